@@ -1,0 +1,1 @@
+"""lambent: a search-first ML compiler."""

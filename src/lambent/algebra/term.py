@@ -1,0 +1,162 @@
+"""Terms over named axes: what a graph becomes, what the e-graph holds, what a kernel computes.
+
+    term  := In(buffer, index…)                 buffer at an index: one index expression per dim
+           | Const(rational, k) | Inf(±1) | Nan rational · log2(e)^k
+           | Val(index)                         the integer value of an index expression (int64)
+           | log2 exp2 sin sqrt recip not (t)
+           | cast (t)                           to the term's dtype (rounds; wraps)
+           | add mul mod less eq (t, u)
+           | mask (bool t, u)                   u where t, else 0 (exact, also for inf and NaN)
+           | sum max (axes; t)                  over one or more named axes
+           | fold (axes; a, v)                  Σ exp2(a − max a) · v in one pass (v may be Const 1)
+           | part (axes; a, v)                  the same, but 0 where the maximum is −inf
+
+An index expression is a `Size` over axis atoms, symbols and values of terms (`graph.dim`). Axes are
+integers; their extents live beside the terms. Terms are interned: equal terms are one object, so `is`
+and dictionaries are cheap and a term is a DAG. See `sketches` of the design: T(node, index).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from lambent.graph.dim import Size, axes_in, values_in
+from lambent.graph.dtypes import DType, bool_, float32, int64
+
+LOG2E = 1.4426950408889634
+
+UNARY = ("log2", "exp2", "sin", "sqrt", "recip", "not", "cast")
+BINARY = ("add", "mul", "mod", "less", "eq", "mask")
+REDUCTIONS = ("sum", "max", "fold", "part")
+
+
+class Term:
+    """`args` holds the non-term parts (buffer, index, constant, axes), `kids` the operand terms."""
+
+    __slots__ = ("_free", "args", "dtype", "id", "kids", "op")
+
+    op: str
+    args: tuple[Any, ...]
+    kids: tuple[Term, ...]
+    dtype: DType
+    id: int
+
+    @property
+    def axes(self) -> frozenset[int]:
+        """The axes that a reduction binds."""
+        return self.args[0] if self.op in REDUCTIONS else frozenset()
+
+    @property
+    def free(self) -> frozenset[int]:
+        """The axes that the value depends on."""
+        if self._free is None:
+            free: frozenset[int] = frozenset().union(*(k.free for k in self.kids))
+            for i in self.indices:
+                free |= axes_in(i).union(*(v.free for v in values_in(i)))
+            self._free = free - self.axes
+        return self._free
+
+    _free: frozenset[int] | None
+
+    @property
+    def indices(self) -> tuple[Size, ...]:
+        """The index expressions of an In or a Val."""
+        return self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
+
+    def __repr__(self) -> str:
+        return show(self)
+
+
+class Terms:
+    """The interning table of one compilation, and the constructors."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[Any, ...], Term] = {}
+
+    def make(self, op: str, args: tuple[Any, ...], kids: Iterable[Term], dtype: DType) -> Term:
+        kids = tuple(kids)
+        key = (op, args, tuple(k.id for k in kids), dtype)
+        term = self._table.get(key)
+        if term is None:
+            term = Term()
+            term.op, term.args, term.kids, term.dtype = op, args, kids, dtype
+            term.id, term._free = len(self._table), None
+            self._table[key] = term
+        return term
+
+    def load(self, buffer: str, index: Iterable[Size], dtype: DType) -> Term:
+        return self.make("in", (buffer, tuple(index)), (), dtype)
+
+    def const(self, value: Fraction | int, dtype: DType, k: int = 0) -> Term:
+        """value · log2(e)^k, exactly; 0 or 1 for bool."""
+        return self.make("const", (Fraction(value), k), (), dtype)
+
+    def inf(self, sign: int, dtype: DType) -> Term:
+        return self.make("inf", (sign,), (), dtype)
+
+    def nan(self, dtype: DType) -> Term:
+        return self.make("nan", (), (), dtype)
+
+    def val(self, index: Size) -> Term:
+        return self.make("val", (index,), (), int64)
+
+    def unary(self, op: str, t: Term) -> Term:
+        return self.make(op, (), (t,), bool_ if op == "not" else t.dtype)
+
+    def cast(self, t: Term, dtype: DType) -> Term:
+        return t if t.dtype == dtype else self.make("cast", (), (t,), dtype)
+
+    def binary(self, op: str, t: Term, u: Term) -> Term:
+        return self.make(op, (), (t, u), bool_ if op in ("less", "eq") else u.dtype)
+
+    def reduce(self, op: str, axes: Iterable[int], *kids: Term) -> Term:
+        """sum or max of one term; fold or part of (a, v)."""
+        return self.make(op, (frozenset(axes),), kids, kids[-1].dtype)
+
+    def one(self, dtype: DType = float32) -> Term:
+        return self.const(1, dtype)
+
+
+def walk(*roots: Term) -> Iterator[Term]:
+    """Every distinct term below the roots, operands before users; terms inside indices too."""
+    seen: set[Term] = set()
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        term, done = stack.pop()
+        if done:
+            yield term
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            below = (*term.kids, *(v for i in term.indices for v in values_in(i)))
+            stack.extend((k, False) for k in reversed(below))
+
+
+def const_value(term: Term) -> float:
+    """The float value of a const, inf or nan term."""
+    if term.op == "inf":
+        return float("inf") * term.args[0]
+    if term.op == "nan":
+        return float("nan")
+    value, k = term.args
+    return float(value) * LOG2E**k
+
+
+def show(term: Term, depth: int = 12) -> str:
+    """The term in one line: axes as a0, a1, …"""
+    if depth == 0:
+        return "…"
+    kids = ", ".join(show(k, depth - 1) for k in term.kids)
+    if term.op == "in":
+        return f"{term.args[0]}[{', '.join(map(str, term.args[1]))}]"
+    if term.op in ("const", "inf", "nan"):
+        return f"{const_value(term):.6g}"
+    if term.op == "val":
+        return f"#({term.args[0]})"
+    if term.op in REDUCTIONS:
+        return f"{term.op}({','.join(f'a{a}' for a in sorted(term.axes))}; {kids})"
+    if term.op == "cast":
+        return f"{term.dtype.name}({kids})"
+    return f"{term.op}({kids})"

@@ -1,0 +1,1 @@
+"""The NumPy meaning of a graph: the yardstick for everything else."""

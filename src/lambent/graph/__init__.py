@@ -1,0 +1,1 @@
+"""What the user builds: tensors over a static graph of twelve primitives."""

@@ -1,0 +1,51 @@
+"""A kernel: one or more output terms, and the buffers they read and write.
+
+A kernel says what is computed, not how: `kernel.lower` turns it, under a `Schedule`, into a tile
+program. Its `key` is canonical (buffers and axes renamed in order of appearance), so that equal
+kernels of different places share measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lambent.algebra.term import Term
+from lambent.graph.dim import Size
+from lambent.graph.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A row-major array in memory. `weight` marks one whose contents are fixed at load."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Size, ...]
+    weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """`buffer[index] = term` for all values of the term's axes.
+
+    The index expressions, over axes of the kernel, cover every element of the buffer exactly once
+    (each dim is a mixed-radix number of its own axes).
+    """
+
+    buffer: Buffer
+    index: tuple[Size, ...]
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`extents` gives the extent of every axis, free or bound, that occurs."""
+
+    outputs: tuple[Output, ...]
+    inputs: tuple[Buffer, ...]
+    extents: dict[int, Size]
+
+    @property
+    def weights_only(self) -> bool:
+        """True if nothing but weights is read: such a kernel runs once, at load."""
+        return all(b.weight for b in self.inputs)

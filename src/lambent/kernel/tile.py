@@ -1,0 +1,207 @@
+"""The tile program: the one kernel IR, in the manner of Triton and Pallas.
+
+    program := TileProgram(kernel, axes, body, schedule)
+    stmt    := For(axis, start, stop, parallel, body)   axis runs over tiles: start, start+tile, … < stop
+             | Let(name, value)                         a tile, computed here once, named to the end of the body
+             | Var(name, axes, dtype, init)             an accumulator tile over `axes`, filled with init
+             | Accumulate(name, op, value, scale)       name := op(name · scale, value); op is sum, max or fmax
+             | Store(buffer, index, value)              buffer[index] = value, rounded to the buffer's dtype
+    value   := Load(buffer, index, dtype)               the index is clamped into the buffer (see below)
+             | Lit(value, dtype) | Index(index)         a scalar; the int64 value of an index expression
+             | Map(op, args, dtype)                     elementwise, broadcasting over named axes
+             | Reduce(op, axes, arg)                    sum, max (NaN wins) or fmax (NaN loses) over axes
+             | Dot(axes, a, b)                          Σ over axes of a·b; other shared axes are batch axes
+             | Ref(name)                                a Let or a Var
+
+Meaning. A value is an array with named dims: the axes that it depends on. `axes[i]` has an extent and a
+tile. Inside `For(i)` axis i stands for the indices origin … min(origin + tile, extent) − 1; an axis that no
+enclosing For loops is *whole*: it stands for all indices, and its tile is at least its extent's upper bound.
+Every axis that a value mentions is looped by an enclosing For or is whole, everywhere in the program.
+In `start` and `stop` an `axis(j)` means the current origin of the enclosing loop j; start is a multiple of
+the tile; `stop` only ends the loop, it never cuts a tile.
+
+Index expressions are `Size`s over axes, symbols and `value(v)` atoms, where v is a `Ref` (a gathered index:
+an integer tile named by a Let). A Load outside of its buffer is legal and reads the clamped element: whoever
+needs another value masks it (that is what `mask` is for, it is exact). A Store is never out of bounds.
+
+Arithmetic is done in `dtype.compute`. Integer arithmetic wraps at the value's dtype. `cast` converts and
+rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `fmax` is a maximum that ignores NaN,
+`mod` is floored, `not` is logical.
+
+Outermost Fors with parallel=True, directly nested, are the grid: their iterations are independent tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lambent.graph.dim import Size
+from lambent.graph.dtypes import DType, bool_, int64
+from lambent.kernel.kernel import Kernel
+
+MAP_ARITY: dict[str, int] = {
+    "log2": 1, "exp2": 1, "sin": 1, "sqrt": 1, "recip": 1, "not": 1, "cast": 1,
+    "add": 2, "sub": 2, "mul": 2, "mod": 2, "less": 2, "eq": 2, "mask": 2, "fmax": 2,
+    "select": 3,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`extent` indices, of which a tile covers `tile` (or fewer at the end)."""
+
+    extent: Size
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a kernel is cut: the point of the search space that `lower` needs, and hints for renderers.
+
+    tiles:  (axis, tile) pairs; an axis not named is whole when reduced, 1 when free.
+    order:  the free axes that are looped, outermost first; the first `grid` of them are parallel.
+    block:  (rows, vectors) of the register block of a Dot.
+    """
+
+    tiles: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
+    grid: int = 0
+    block: tuple[int, int] = (6, 2)
+    options: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    name: str
+    axes: frozenset[int]
+    dtype: DType
+
+    @property
+    def id(self) -> str:
+        """The sort key of a `value(ref)` atom."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    buffer: str
+    index: tuple[Size, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    index: Size
+    dtype: DType = int64
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    op: str
+    args: tuple[Value, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    op: str
+    axes: frozenset[int]
+    arg: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self.arg.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    axes: frozenset[int]
+    a: Value
+    b: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+
+Value = Load | Lit | Index | Map | Reduce | Dot | Ref
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    axis: int
+    start: Size
+    stop: Size
+    body: tuple[Stmt, ...]
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    name: str
+    axes: tuple[int, ...]
+    dtype: DType
+    init: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    name: str
+    op: str
+    value: Value
+    scale: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    buffer: str
+    index: tuple[Size, ...]
+    value: Value
+
+
+Stmt = For | Let | Var | Accumulate | Store
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    kernel: Kernel
+    axes: dict[int, Axis]
+    body: tuple[Stmt, ...]
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+def operands(value: Value) -> tuple[Value, ...]:
+    """The direct operands of a value (not those inside its index expressions)."""
+    match value:
+        case Map(args=args):
+            return args
+        case Reduce(arg=arg):
+            return (arg,)
+        case Dot(a=a, b=b):
+            return (a, b)
+        case _:
+            return ()
+
+
+def values(value: Value) -> Iterator[Value]:
+    """The value and everything below it, operands first (shared parts repeat)."""
+    for v in operands(value):
+        yield from values(v)
+    yield value
+
+
+def is_bool(value: Value) -> bool:
+    return value.dtype == bool_

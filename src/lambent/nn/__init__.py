@@ -1,0 +1,1 @@
+"""Modules, written with Tensor alone."""

@@ -1,0 +1,1 @@
+"""The chosen kernels as one executable program: memory plan, save and load."""

@@ -1,0 +1,1 @@
+"""Which kernels: enumerate, bound, choose, measure, and say what was proved."""

@@ -18,49 +18,24 @@ import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
-
-__all__ = [
-    "UNBOUNDED",
-    "Atom",
-    "Dim",
-    "Prover",
-    "Refused",
-    "Size",
-    "Undecided",
-    "assume",
-    "axes_in",
-    "axis",
-    "bounds",
-    "evaluate",
-    "exact",
-    "facts",
-    "maximum",
-    "minimum",
-    "representative",
-    "show",
-    "substitute",
-    "symbol_range",
-    "symbols_in",
-    "terms_of",
-    "value",
-    "values_in",
-]
 
 Size: TypeAlias = "int | Dim"
 Kind: TypeAlias = Literal["symbol", "min", "max", "div", "axis", "value"]
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 Term: TypeAlias = "tuple[int, Monomial]"
 Polynomial: TypeAlias = "dict[Monomial, int]"
+Interval: TypeAlias = tuple[int, int]
 Extents: TypeAlias = "Mapping[int, Size] | Sequence[Size]"
+R = TypeVar("R")
 
 UNBOUNDED = 10**30
 """Stands for "no bound known" in an interval; larger than any integer a program can hold."""
 
-_RANK: dict[Kind, int] = {"symbol": 0, "min": 1, "max": 2, "div": 3, "axis": 4, "value": 5}
+_KINDS: tuple[Kind, ...] = ("value", "axis", "div", "max", "min", "symbol")  # canonical order
 _COMPOUND = ("div", "min", "max")  # atoms made of two sizes
 _DEPTH = 6  # nested eliminations in one proof
 _FACT_DEPTH = 3  # the same, once a declared fact was used
@@ -97,9 +72,6 @@ class Atom:
             return _restore_symbol, (_SYMBOLS[self.args[0]],)
         return _intern, (self.kind, self.args)
 
-    def __copy__(self) -> Atom:
-        return self
-
     def __deepcopy__(self, memo: object) -> Atom:
         return self
 
@@ -115,8 +87,8 @@ def _intern(kind: Kind, args: tuple[Any, ...]) -> Atom:
         if atom is None:
             inner = [a for arg in args for a in _atoms(arg)] if kind in _COMPOUND else []
             axes = frozenset(args if kind == "axis" else ()).union(*(a.axes for a in inner))
-            weight = 1 + sum(a.weight for a in inner)
-            atom = Atom(kind, args, (_RANK[kind], _arguments_key(kind, args)), axes, weight)
+            key = (_KINDS.index(kind), _arguments_key(kind, args))
+            atom = Atom(kind, args, key, axes, weight=1 + sum(a.weight for a in inner))
             _ATOMS[kind, args] = atom
         return atom
 
@@ -170,7 +142,7 @@ def _restore_symbol(symbol: _Symbol) -> Atom:
     return _intern("symbol", (symbol.atom,))
 
 
-def symbol_range(name: str) -> tuple[int, int]:
+def symbol_range(name: str) -> Interval:
     """Least and greatest value of a declared symbol (or of the atom `name/multiple`)."""
     symbol = _SYMBOLS[name]
     scale = symbol.multiple if name == symbol.name else 1
@@ -200,6 +172,17 @@ def facts() -> tuple[Size, ...]:
 
 
 # ---- polynomials -----------------------------------------------------------------------------
+
+
+def _method(f: Callable[[Size, Size], R]) -> Callable[[Dim, Size], R]:
+    """The operator that does f to itself and another size; also to a NumPy integer."""
+
+    def method(self: Dim, other: Size) -> R:
+        if isinstance(other, (Dim, int)):
+            return f(self, other)
+        return f(self, int(other)) if isinstance(other, np.integer) else NotImplemented
+
+    return method
 
 
 class Dim:
@@ -246,44 +229,21 @@ class Dim:
             self._order = tuple((c, m) for m, c in ordered)
         return self._order
 
-    def __add__(self, other: Size) -> Size:
-        right = _size(other)
-        return NotImplemented if right is None else _add(self, right)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Size) -> Size:
-        right = _size(other)
-        return NotImplemented if right is None else _add(self, right, -1)
-
-    def __rsub__(self, other: Size) -> Size:
-        left = _size(other)
-        return NotImplemented if left is None else _add(left, self, -1)
+    __add__ = __radd__ = _method(lambda a, b: _add(a, b))
+    __sub__ = _method(lambda a, b: _add(a, b, -1))
+    __rsub__ = _method(lambda a, b: _add(b, a, -1))
+    __mul__ = __rmul__ = _method(lambda a, b: _multiply(a, b))
+    __floordiv__ = _method(lambda a, b: _PROVER.div(a, b))
+    __rfloordiv__ = _method(lambda a, b: _PROVER.div(b, a))
+    __mod__ = _method(lambda a, b: _PROVER.mod(a, b))
+    __rmod__ = _method(lambda a, b: _PROVER.mod(b, a))
+    __le__ = _method(lambda a, b: _decide(b - a, a, "<=", b))
+    __lt__ = _method(lambda a, b: _decide(b - a - 1, a, "<", b))
+    __ge__ = _method(lambda a, b: _decide(a - b, a, ">=", b))
+    __gt__ = _method(lambda a, b: _decide(a - b - 1, a, ">", b))
 
     def __neg__(self) -> Dim:
         return _dim({m: -c for m, c in self._polynomial.items()})
-
-    def __mul__(self, other: Size) -> Size:
-        right = _size(other)
-        return NotImplemented if right is None else _multiply(self, right)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Size) -> Size:
-        right = _size(other)
-        return NotImplemented if right is None else _PROVER.div(self, right)
-
-    def __rfloordiv__(self, other: Size) -> Size:
-        left = _size(other)
-        return NotImplemented if left is None else _PROVER.div(left, self)
-
-    def __mod__(self, other: Size) -> Size:
-        right = _size(other)
-        return NotImplemented if right is None else _PROVER.mod(self, right)
-
-    def __rmod__(self, other: Size) -> Size:
-        left = _size(other)
-        return NotImplemented if left is None else _PROVER.mod(left, self)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -294,22 +254,6 @@ class Dim:
         if self._hash is None:
             self._hash = hash(frozenset(self._polynomial.items()))
         return self._hash
-
-    def __le__(self, other: Size) -> bool:
-        right = _size(other)
-        return NotImplemented if right is None else _decide(_add(right, self, -1))
-
-    def __lt__(self, other: Size) -> bool:
-        right = _size(other)
-        return NotImplemented if right is None else _decide(_add(right, self, -1) - 1)
-
-    def __ge__(self, other: Size) -> bool:
-        right = _size(other)
-        return NotImplemented if right is None else _decide(_add(self, right, -1))
-
-    def __gt__(self, other: Size) -> bool:
-        right = _size(other)
-        return NotImplemented if right is None else _decide(_add(self, right, -1) - 1)
 
     def __bool__(self) -> bool:
         raise Undecided(f"truth of {self}: it is symbolic; compare it with a size")
@@ -324,9 +268,6 @@ class Dim:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_terms, (self.terms(),)
-
-    def __copy__(self) -> Dim:
-        return self
 
     def __deepcopy__(self, memo: object) -> Dim:
         return self
@@ -355,13 +296,6 @@ def _from_terms(terms: tuple[Term, ...]) -> Size:
 
 def _polynomial(size: Size) -> Polynomial:
     return size._polynomial if isinstance(size, Dim) else {(): size} if size else {}
-
-
-def _size(x: Any) -> Size | None:
-    """A Size, also from a NumPy integer; None for anything else."""
-    if isinstance(x, (Dim, int)):
-        return x
-    return operator.index(x) if isinstance(x, np.integer) else None
 
 
 def _sorted(powers: dict[Atom, int]) -> Monomial:
@@ -407,24 +341,13 @@ def _degree(monomial: Monomial) -> int:
     return sum(power for _, power in monomial)
 
 
-def _leads(m: Monomial, n: Monomial) -> bool:
-    """m > n in the graded lexicographic order, in which an earlier atom is the greater one."""
-    if _degree(m) != _degree(n):
-        return _degree(m) > _degree(n)
-    for (a, p), (b, q) in zip(m, n, strict=False):
-        if a is not b:
-            return bool(a.key < b.key)
-        if p != q:
-            return p > q
-    return False
-
-
 def _leading(size: Size) -> Monomial:
-    best: Monomial = ()
-    for monomial in _polynomial(size):
-        if _leads(monomial, best):
-            best = monomial
-    return best
+    """The greatest monomial in the graded lexicographic order, symbols being the greatest atoms."""
+
+    def grade(monomial: Monomial) -> tuple[Any, ...]:
+        return _degree(monomial), _monomial_key(monomial[::-1])
+
+    return max(_polynomial(size), key=grade, default=())
 
 
 def _divide(e: Size, n: Size) -> tuple[Size, Size]:
@@ -450,15 +373,10 @@ def _divide(e: Size, n: Size) -> tuple[Size, Size]:
 
 def exact(e: Size, n: Size) -> Size | None:
     """e / n where n divides e as a polynomial with integer coefficients, else None."""
-    if isinstance(n, int):
-        terms = _polynomial(e)
-        return _normal({m: c // n for m, c in terms.items()}) if _divides(n, terms) else None
+    if n == 0:
+        return None
     quotient, rest = _divide(e, n)
     return quotient if rest == 0 else None
-
-
-def _divides(n: int, terms: Polynomial) -> bool:
-    return n != 0 and all(c % n == 0 for c in terms.values())
 
 
 def terms_of(size: Size) -> tuple[Term, ...]:
@@ -527,7 +445,7 @@ def maximum(a: Size, b: Size) -> Size:
     return _extreme("max", a, b)
 
 
-def _extreme(kind: Literal["min", "max"], a: Size, b: Size, prover: Prover | None = None) -> Size:
+def _extreme(kind: Kind, a: Size, b: Size, prover: Prover | None = None) -> Size:
     ge0 = (prover or _PROVER).ge0
     if ge0(a - b):
         return b if kind == "min" else a
@@ -559,7 +477,7 @@ def substitute(size: Size, f: Callable[[Atom], Size | None], prover: Prover | No
         a, b = (whole(arg) for arg in atom.args)
         if (a, b) == atom.args:
             return _of(atom)
-        return prover.div(a, b) if atom.kind == "div" else _extreme_of(atom.kind, a, b, prover)
+        return prover.div(a, b) if atom.kind == "div" else _extreme(atom.kind, a, b, prover)
 
     def whole(e: Size) -> Size:
         out: Size = 0
@@ -568,10 +486,6 @@ def substitute(size: Size, f: Callable[[Atom], Size | None], prover: Prover | No
         return out
 
     return whole(size)
-
-
-def _extreme_of(kind: Kind, a: Size, b: Size, prover: Prover) -> Size:
-    return _extreme("min" if kind == "min" else "max", a, b, prover)
 
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -718,7 +632,7 @@ class Prover:
         self._extents = extents
         self._facts = len(_FACTS)
         self._proved: dict[Dim, bool] = {}
-        self._intervals: dict[Dim, tuple[int, int]] = {}
+        self._intervals: dict[Dim, Interval] = {}
 
     def extent(self, i: int) -> Size | None:
         """The extent of axis number i, None where unknown."""
@@ -749,7 +663,7 @@ class Prover:
         proof = _Proof(self)
         return any(proof.ge0(_add(e, fact, -k), _FACT_DEPTH) for fact in _FACTS for k in (1, 2))
 
-    def interval(self, e: Size) -> tuple[int, int]:
+    def interval(self, e: Size) -> Interval:
         """Sound numeric bounds of e, inclusive."""
         if not isinstance(e, Dim):
             return e, e
@@ -760,7 +674,7 @@ class Prover:
             known = self._intervals[e] = self._interval(e)
         return known
 
-    def _interval(self, e: Dim) -> tuple[int, int]:
+    def _interval(self, e: Dim) -> Interval:
         low = high = 0
         for c, monomial in e.terms():
             part = (c, c)
@@ -783,7 +697,7 @@ class Prover:
                 low, high = max(low, outer[0] + part[0]), min(high, outer[1] + part[1])
         return low, high
 
-    def _atom_interval(self, atom: Atom) -> tuple[int, int]:
+    def _atom_interval(self, atom: Atom) -> Interval:
         if atom.kind == "symbol":
             return symbol_range(atom.args[0])
         if atom.kind == "value":
@@ -968,23 +882,24 @@ def _at_corner(e: Size, symbols: list[Atom]) -> bool:
     return False
 
 
-def _span(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+def _span(a: Interval, b: Interval) -> Interval:
     """The interval of products."""
     products = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
     return min(products), max(products)
 
 
-def _decide(e: Size) -> bool:
+def _decide(e: Size, a: Size, relation: str, b: Size) -> bool:
+    """Whether e >= 0, which is what `a relation b` means."""
     if _PROVER.ge0(e):
         return True
     if _PROVER.ge0(-e - 1):
         return False
-    raise Undecided(f"{show(e)} >= 0 is not decided by the ranges of its symbols")
+    raise Undecided(f"{show(a)} {relation} {show(b)} is not decided by the ranges of its symbols")
 
 
-def bounds(size: Size, extents: Extents = ()) -> tuple[int, int]:
+def bounds(size: Size, extents: Extents = ()) -> Interval:
     """Sound numeric bounds, inclusive; beyond ±UNBOUNDED where nothing is known."""
     return Prover(extents).interval(size)
 
 
-_PROVER = Prover()
+_PROVER: Prover = Prover()

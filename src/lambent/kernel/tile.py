@@ -28,6 +28,14 @@ Arithmetic is done in `dtype.compute`. Integer arithmetic wraps at the value's d
 rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `fmax` is a maximum that ignores NaN,
 `mod` is floored, `not` is logical.
 
+A Let keeps its value as computed (in `dtype.compute`, unrounded); it is rounded by `cast` and Store alone.
+A value broadcasts where it lacks an axis that its use has: in a Map, in an Accumulate, in a Store. A Reduce
+or a Dot is over axes that its argument (both operands) has. Var and Let tiles live to the end of their body;
+a Var is filled anew each time its statement runs. A Load from a buffer without elements is 0.
+
+Normal form, which `check` demands and renderers rely on: a Reduce or a Dot stands directly under a Let or
+an Accumulate; an operand of a Dot is a Load or a Ref; in an index expression the atom `value(v)` holds a Ref.
+
 Outermost Fors with parallel=True, directly nested, are the grid: their iterations are independent tasks.
 """
 
@@ -36,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lambent.graph.dim import Size
+from lambent.graph.dim import Size, axes_in, values_in
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.kernel.kernel import Kernel
 
@@ -154,7 +162,7 @@ class Var:
     name: str
     axes: tuple[int, ...]
     dtype: DType
-    init: float
+    init: float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +209,27 @@ def values(value: Value) -> Iterator[Value]:
     for v in operands(value):
         yield from values(v)
     yield value
+
+
+def axes_of(value: Value) -> frozenset[int]:
+    """The axes that a value depends on."""
+    match value:
+        case Load(index=index):
+            return frozenset[int]().union(*(_index_axes(i) for i in index))
+        case Index(index=i):
+            return _index_axes(i)
+        case Ref(axes=axes):
+            return axes
+        case Reduce(axes=axes, arg=arg):
+            return axes_of(arg) - axes
+        case Dot(axes=axes, a=a, b=b):
+            return (axes_of(a) | axes_of(b)) - axes
+        case _:
+            return frozenset[int]().union(*(axes_of(v) for v in operands(value)))
+
+
+def _index_axes(index: Size) -> frozenset[int]:
+    return axes_in(index).union(*(ref.axes for ref in values_in(index)))
 
 
 def is_bool(value: Value) -> bool:

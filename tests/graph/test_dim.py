@@ -371,6 +371,7 @@ def test_bounds() -> None:
 def test_shown_text_means_the_same() -> None:
     assert show(2 * Dim("s") + 1) == "2*s+1" and repr((Dim("s") + 1) // 2) == "(s+1)//2"
     assert f"{Dim('s') - 4}" == "s-4" and show(0) == "0"
+    assert show(-7 // Dim("shown_a")) == "(-7)//shown_a"
     for seed in range(3000, 3150):
         world = World.make(seed)
         e, _ = world.expression(3)

@@ -39,7 +39,7 @@ _KINDS: tuple[Kind, ...] = ("value", "axis", "div", "max", "min", "symbol")  # c
 _COMPOUND = ("div", "min", "max")  # atoms made of two sizes
 _DEPTH = 6  # nested eliminations in one proof
 _FACT_DEPTH = 3  # the same, once a declared fact was used
-_STEPS = 3000  # expressions looked at in one proof
+_STEPS = 1000  # expressions looked at in one proof
 _MEMO = 1 << 16  # entries a prover remembers
 
 
@@ -612,7 +612,9 @@ def _show_atom(atom: Atom) -> str:
         return f"v{atom.args[0].id}"
     a, b = (show(arg) for arg in atom.args)
     if atom.kind == "div":
-        return "//".join(text if text.isalnum() else f"({text})" for text in (a, b))
+        return "//".join(
+            text if text.replace("_", "").isalnum() else f"({text})" for text in (a, b)
+        )
     return f"{atom.kind}({a}, {b})"
 
 

@@ -19,6 +19,7 @@ and dictionaries are cheap and a term is a DAG. See `sketches` of the design: T(
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -30,6 +31,16 @@ LOG2E = 1.4426950408889634
 UNARY = ("log2", "exp2", "sin", "sqrt", "recip", "not", "cast")
 BINARY = ("add", "mul", "mod", "less", "eq", "mask")
 REDUCTIONS = ("sum", "max", "fold", "part")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A row-major array in memory. `weight` marks one whose contents are fixed at load."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Size, ...]
+    weight: bool = False
 
 
 class Term:

@@ -9,19 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lambent.algebra.term import Term
+from lambent.algebra.term import Buffer, Term
 from lambent.graph.dim import Size
-from lambent.graph.dtypes import DType
 
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A row-major array in memory. `weight` marks one whose contents are fixed at load."""
-
-    name: str
-    dtype: DType
-    shape: tuple[Size, ...]
-    weight: bool = False
+__all__ = ["Buffer", "Kernel", "Output"]
 
 
 @dataclass(frozen=True, slots=True)

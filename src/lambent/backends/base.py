@@ -1,0 +1,205 @@
+"""What search and runtime need of a backend: device key, calibration, compiling, measuring, assembling.
+
+A backend turns tile programs into native code. Nothing here names a device: `get("cpu")` imports
+the module of that device on first use, so that a missing extra is an error only for who asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lambent.algebra.term import walk
+from lambent.graph.dim import Size, symbols_in
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.tile import TileProgram
+
+BACKENDS: dict[str, str] = {"cpu": "lambent.backends.cpu.backend"}
+
+
+class BackendError(RuntimeError):
+    """A backend cannot do what was asked: a missing extra, a compiler that fails, a lost worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The best rates ever seen on a device; bounds made from them are optimistic.
+
+    flops:     operations a second by dtype name, all threads (an FMA counts as two).
+    levels:    (capacity in bytes, bytes a second) from the nearest cache to memory, all threads.
+    launch:    seconds that a step of a program costs even when it does nothing.
+    threads:   threads that the figures are for.
+    one:       the same figures for one thread: flops by dtype name, and "read" for memory.
+    """
+
+    device: str
+    threads: int
+    flops: dict[str, float]
+    levels: tuple[tuple[int, float], ...]
+    launch: float
+    one: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Calibration:
+        levels = tuple((int(size), float(rate)) for size, rate in data["levels"])
+        return Calibration(
+            data["device"], data["threads"], dict(data["flops"]), levels, data["launch"],
+            dict(data["one"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one measured candidate.
+
+    status:  ok, wrong, render, compile, crash, timeout or resources.
+    seconds: median time of a run; None unless ok (and None for a candidate only verified).
+    spread:  half the interquartile range of the times over their median: the noise.
+    error:   largest error found, relative to the scale of the output.
+    """
+
+    status: str
+    seconds: float | None = None
+    spread: float = 0.0
+    error: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program's buffer lives: `kind` is input, output, weight (by number) or arena.
+
+    In the arena `index` is the number of the block and `offset` the bytes into it.
+    """
+
+    kind: str
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel of a program with the places of its outputs, then inputs."""
+
+    program: TileProgram
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A whole program: `load` runs once on the weights, `calls` on every run.
+
+    blocks:  bytes of the arena's blocks, multiples of 64, as sizes over the symbols.
+    symbols: names of the symbols in the order in which a run passes their values.
+    """
+
+    calls: tuple[Call, ...]
+    load: tuple[Call, ...]
+    blocks: tuple[Size, ...]
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Compiled code: `image` is the file, `requires` the device features that it uses."""
+
+    image: bytes
+    text: str
+    requires: tuple[str, ...]
+
+
+class Executable(Protocol):
+    """An opened library. Both calls may run in several threads at once."""
+
+    def load(self, weights: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Run the load steps; their results are written into the weights made for them."""
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any]],
+        weights: Sequence[np.ndarray[Any, Any]],
+        sizes: Sequence[int],
+        arena_bytes: int,
+    ) -> None:
+        """Run the program once; all arrays are contiguous."""
+
+
+class Batch(Protocol):
+    """Several candidates compiled together."""
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """One device. Made once by `get`; its methods may be called from several threads."""
+
+    name: str
+
+    def device_key(self) -> str:
+        """Names the device, its features, thread count and compiler version: a cache key."""
+
+    def calibrate(self, refresh: bool = False) -> Calibration:
+        """Stored figures of this device, measured when there are none (about four seconds)."""
+
+    def source(self, program: TileProgram) -> str:
+        """The source text of one kernel."""
+
+    def compile(self, programs: Sequence[TileProgram]) -> Batch:
+        """Compile candidates into one library. Thread-safe: several batches at once are right."""
+
+    def measure(
+        self,
+        batch: Any,
+        symbols: Mapping[str, int],
+        *,
+        repeats: int = 5,
+        cold: bool = False,
+        limit: float = 10.0,
+        verify: bool = True,
+    ) -> list[Outcome]:
+        """Verify, then time the candidates of a batch, interleaved, in an isolated worker."""
+
+    def assemble(self, assembly: Assembly) -> Library:
+        """Compile a whole program into one library with one entry point."""
+
+    def open(self, image: bytes, requires: Sequence[str]) -> Executable:
+        """Load a library into this process. Raises BackendError if this device cannot run it."""
+
+    def close(self) -> None:
+        """End the worker process, if any."""
+
+
+def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
+    """The kernel's symbols in the order in which its code receives their values: by name."""
+    sizes: list[Size] = list(kernel.extents.values())
+    for output in kernel.outputs:
+        sizes += [*output.buffer.shape, *output.index]
+    for buffer in kernel.inputs:
+        sizes += buffer.shape
+    for term in walk(*(output.term for output in kernel.outputs)):
+        sizes += term.indices
+    return tuple(sorted(frozenset[str]().union(*map(symbols_in, sizes))))
+
+
+_made: dict[str, Backend] = {}
+
+
+def get(device: str) -> Backend:
+    """The backend of a device.
+
+    Raises:
+        ValueError: no such device; the message lists those there are.
+    """
+    if device not in BACKENDS:
+        raise ValueError(f"unknown device {device!r}; there are: {', '.join(BACKENDS)}")
+    if device not in _made:
+        _made[device] = importlib.import_module(BACKENDS[device]).make()
+    return _made[device]

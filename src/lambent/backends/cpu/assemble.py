@@ -1,0 +1,83 @@
+"""Rendered kernels and the code around them: one C text for candidates, one for a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lambent.backends.base import Assembly, Call, Place, kernel_symbols
+from lambent.backends.cpu.pool import RUNTIME, TIMING, size_text
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.tile import TileProgram
+
+Render = Callable[[TileProgram, str], str]
+
+
+def work_text(name: str, kernel: Kernel) -> str:
+    """`name_work`: about how many scalar operations a run takes (small ones wake no thread)."""
+    names = kernel_symbols(kernel)
+    product = [f"(double){size_text(e, names)}" for _, e in sorted(kernel.extents.items())]
+    shapes = [o.buffer.shape for o in kernel.outputs] + [b.shape for b in kernel.inputs]
+    elements = [
+        "*".join(["1.0", *(f"(double){size_text(d, names)}" for d in shape)]) for shape in shapes
+    ]
+    return (
+        f"static double {name}_work(const int64_t *size) {{\n"
+        f"  double a = {'*'.join(['1.0', *product])}, b = 64.0 * ({' + '.join(elements)});\n"
+        "  return a < b ? a : b;\n}\n"
+    )
+
+
+def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) -> str:
+    """A library of candidates, given (name, rendered text, kernel) of each."""
+    parts = [prelude, RUNTIME]
+    for name, text, kernel in kernels:
+        parts += [text, work_text(name, kernel)]
+    rows = ",\n".join(f"  {{{n}_tasks, {n}_run, {n}_work}}" for n, _, _ in kernels)
+    parts.append(
+        "static const struct { int64_t (*tasks)(const int64_t *); lp_run run;\n"
+        "  double (*work)(const int64_t *); } lp_kernels[] = {\n" + rows + "};\n"
+    )
+    return "\n".join([*parts, TIMING])
+
+
+def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
+    """A program's library: equal kernels once, then `lambent_run` and `lambent_load`."""
+    names: dict[str, str] = {}  # rendered text under a common name → its own name
+    parts = [prelude, RUNTIME]
+
+    def step(call: Call) -> str:
+        common = render(call.program, "lp_k_")
+        name = names.get(common)
+        if name is None:
+            name = names[common] = f"lp_k{len(names)}_"
+            text = render(call.program, name)
+            parts.extend([text, work_text(name, call.program.kernel)])
+        return _step(call, name, assembly.symbols)
+
+    run = "".join(map(step, assembly.calls))
+    load = "".join(map(step, assembly.load))
+    lines = [f"  int64_t block[{len(assembly.blocks) + 1}] = {{0}};\n"]
+    for i, size in enumerate(assembly.blocks[:-1]):
+        lines.append(f"  block[{i + 1}] = block[{i}] + {size_text(size, assembly.symbols)};\n")
+    head = (
+        "(void *const *input, void *const *output, void *const *weight, char *arena,\n"
+        "    const int64_t *size, int threads) {\n"
+    )
+    parts.append(f"int lambent_run{head}{''.join(lines)}{run}  return 0;\n}}\n")
+    parts.append(f"int lambent_load{head}{load}  return 0;\n}}\n")
+    return "\n".join(parts)
+
+
+def _step(call: Call, name: str, symbols: Sequence[str]) -> str:
+    places = ", ".join(map(_pointer, call.places))
+    sizes = ", ".join(f"size[{symbols.index(s)}]" for s in kernel_symbols(call.program.kernel))
+    return (
+        f"  {{\n    void *buf[] = {{{places}}};\n    const int64_t s[] = {{{sizes or '0'}}};\n"
+        f"    lp_launch({name}_tasks(s), {name}_run, {name}_work(s), buf, s, threads);\n  }}\n"
+    )
+
+
+def _pointer(place: Place) -> str:
+    if place.kind == "arena":
+        return f"arena + block[{place.index}] + {place.offset}LL"
+    return f"{place.kind}[{place.index}]"

@@ -1,0 +1,140 @@
+"""The CPU backend: tile program → C → shared library → run and time."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
+from lambent.backends.cpu import assemble, build, calibrate, features, library, measure
+from lambent.kernel.tile import TileProgram
+
+
+class Renderer(Protocol):
+    """How kernels become C text (see `assemble` for what the functions must be)."""
+
+    def prelude(self) -> str: ...
+    def render(self, program: TileProgram, name: str) -> str: ...
+
+
+class RenderC:
+    """The renderer of tile programs for this CPU."""
+
+    def __init__(self) -> None:
+        target = importlib.import_module("lambent.backends.cpu.target")
+        self._prelude = importlib.import_module("lambent.backends.cpu.prelude")
+        self._render = importlib.import_module("lambent.backends.cpu.render")
+        cpu = features.detect()
+        self._target = target.for_cpu(cpu.arch, cpu.vector_bytes)
+
+    def prelude(self) -> str:
+        return str(self._prelude.PRELUDE(self._target))
+
+    def render(self, program: TileProgram, name: str) -> str:
+        return str(self._render.render(program, name, self._target))
+
+
+class CpuBackend:
+    """See `base.Backend`. A renderer and a reference can be given for tests."""
+
+    name = "cpu"
+
+    def __init__(
+        self, renderer: Renderer | None = None, reference: measure.Reference | None = None
+    ) -> None:
+        self._given, self._reference = renderer, reference
+        self._measurer = measure.Measurer(self.reference)
+
+    @functools.cached_property
+    def renderer(self) -> Renderer:
+        return self._given or RenderC()
+
+    def reference(self, *arguments: Any) -> Any:
+        """A kernel's outputs in float64 at sampled flat indices."""
+        if self._reference is not None:
+            return self._reference(*arguments)
+        return measure.reference(*arguments)
+
+    def device_key(self) -> str:
+        return (
+            f"cpu {features.detect().key} threads={features.threads()} "
+            f"ziglang={build.compiler_version()} {' '.join(build.flags())}"
+        )
+
+    def calibrate(self, refresh: bool = False) -> Calibration:
+        return calibrate.calibration(self.device_key(), refresh)
+
+    def source(self, program: TileProgram) -> str:
+        return self.renderer.render(program, "kernel")
+
+    def compile(self, programs: Sequence[TileProgram]) -> measure.Batch:
+        """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
+        failed: dict[int, Outcome] = {}
+        texts: dict[int, str] = {}
+        for i, program in enumerate(programs):
+            try:
+                texts[i] = self.renderer.render(program, f"k{i}")
+            except (ValueError, NotImplementedError, ArithmeticError, LookupError) as error:
+                failed[i] = Outcome("render", message=f"{type(error).__name__}: {error}")
+        image, numbers = self._build(programs, texts, failed)
+        path = build.place(image) if numbers else None
+        return measure.Batch(
+            tuple(programs), path, {i: n for n, i in enumerate(numbers)}, failed
+        )
+
+    def _build(
+        self, programs: Sequence[TileProgram], texts: dict[int, str], failed: dict[int, Outcome]
+    ) -> tuple[bytes, list[int]]:
+        """Compile all in one file; only where that fails, find out alone which ones cannot be."""
+
+        def one(numbers: Sequence[int]) -> bytes:
+            kernels = [(f"k{i}", texts[i], programs[i].kernel) for i in numbers]
+            return build.build(assemble.candidates_text(self.renderer.prelude(), kernels))
+
+        numbers = sorted(texts)
+        if not numbers:
+            return b"", []
+        try:
+            return one(numbers), numbers
+        except build.BuildError as error:
+            if len(numbers) == 1:
+                failed[numbers[0]] = Outcome("compile", message=str(error))
+                return b"", []
+        good = []
+        for i in numbers:
+            try:
+                one([i])
+                good.append(i)
+            except build.BuildError as error:
+                failed[i] = Outcome("compile", message=str(error))
+        return (one(good), good) if good else (b"", [])
+
+    def measure(
+        self, batch: measure.Batch, symbols: Mapping[str, int], *, repeats: int = 5,
+        cold: bool = False, limit: float = 10.0, verify: bool = True,
+        only: Sequence[int] | None = None,
+    ) -> list[Outcome]:  # fmt: skip
+        return self._measurer.measure(
+            batch, symbols, repeats=repeats, cold=cold, limit=limit, verify=verify, only=only
+        )
+
+    def assemble(self, assembly: Assembly) -> Library:
+        text = assemble.program_text(self.renderer.prelude(), self.renderer.render, assembly)
+        return Library(build.build(text, limit=600.0), text, features.requires())
+
+    def open(self, image: bytes, requires: Sequence[str]) -> library.Program:
+        return library.open_program(image, requires)
+
+    def close(self) -> None:
+        self._measurer.close()
+
+
+def make() -> CpuBackend:
+    """The backend of this machine's CPU; ziglang is needed only once something is compiled."""
+    if features.detect().arch not in ("x86_64", "aarch64"):
+        raise BackendError(
+            f"device 'cpu': {features.detect().arch} is not supported; x86_64 and aarch64 are"
+        )
+    return CpuBackend()

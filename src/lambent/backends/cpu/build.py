@@ -1,0 +1,134 @@
+"""C text → shared library, through the Clang in the `ziglang` wheel; results are cached on disk."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from lambent.backends.base import BackendError
+from lambent.backends.cpu import cache
+from lambent.backends.cpu.features import detect
+
+FLAGS = (
+    "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
+    "-fno-strict-aliasing", "-fno-sanitize=all", "-fno-stack-protector", "-fPIC", "-shared",
+    "-g0", "-w", "-std=gnu11",
+)  # fmt: skip
+# Helpers of Clang's own run-time library, which is linked only where one of them is needed:
+# building it takes the wheel's compiler some seconds, once.
+_HELPER = re.compile(rb"\0__(?:trunc|extend|fix|float|u?div|u?mod|mul|add|sub|pow)\w*[sdhtbx][fi]\w*\0")
+_serial = itertools.count()
+
+
+class BuildError(BackendError):
+    """The C compiler refused a text, crashed or ran out of time."""
+
+
+@functools.cache
+def compiler_version() -> str:
+    """The version of the `ziglang` package.
+
+    Raises:
+        BackendError: it is not installed.
+    """
+    if importlib.util.find_spec("ziglang") is None:
+        raise BackendError(
+            "device 'cpu': compiling needs the package ziglang, which is not installed; "
+            "pip install 'lambent[cpu]' (a saved program runs without it)"
+        )
+    try:
+        return metadata.version("ziglang")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def flags() -> tuple[str, ...]:
+    """The compiler flags for this CPU."""
+    native = "-march=native" if detect().arch == "x86_64" else "-mcpu=native"
+    return (*FLAGS, native)
+
+
+def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
+    """The bytes of a shared library made of the C text; from the disk cache where it is known.
+
+    Args:
+        limit: seconds that the compiler may take.
+        keep: read and write the disk cache.
+
+    Raises:
+        BuildError: with what the compiler printed and the lines around its first complaint.
+        BackendError: ziglang is not installed.
+    """
+    name = f"objects/{cache.digest(compiler_version(), ' '.join(flags()), detect().key, text)}.so"
+    known = cache.read(name) if keep else None
+    if known:
+        return known
+    image = _compile(text, ("-nostdlib",) if detect().system == "Linux" else (), limit)
+    if detect().system == "Linux" and _HELPER.search(image):
+        image = _compile(text, (), limit)
+    if keep:
+        cache.write(name, image)
+    return image
+
+
+def _compile(text: str, extra: tuple[str, ...], limit: float) -> bytes:
+    stem = cache.work_dir() / f"k{os.getpid()}_{next(_serial)}"
+    source, target = stem.with_suffix(".c"), stem.with_suffix(".so")
+    source.write_text(text, encoding="utf-8")
+    command = [
+        sys.executable, "-m", "ziglang", "cc", *flags(), *extra, "-o", str(target), str(source),
+        *(() if extra else ("-lm", "-lpthread")),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
+            env=os.environ | _zig_caches(), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode or not target.exists():
+            raise BuildError(_complaint(done.returncode, done.stdout + done.stderr, text))
+        return target.read_bytes()
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"the C compiler took longer than {limit:g} s") from None
+    finally:
+        source.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
+
+
+@functools.cache
+def _zig_caches() -> dict[str, str]:
+    """Where the compiler keeps its own files: in our cache, or a temporary directory."""
+    place = cache.cache_dir() / "zig"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"x" * 4096)
+    except OSError:
+        place = cache.work_dir() / "zig"
+        place.mkdir(exist_ok=True)
+    return {"ZIG_GLOBAL_CACHE_DIR": str(place), "ZIG_LOCAL_CACHE_DIR": str(place / "local")}
+
+
+def _complaint(code: int, printed: str, text: str) -> str:
+    lines = [line for line in printed.splitlines() if line.strip()]
+    message = f"the C compiler failed (exit status {code}):\n" + "\n".join(lines[:12])
+    found = re.search(r"\.c:(\d+):\d+: (?:fatal )?error", printed)
+    if found:
+        at, source = int(found[1]), text.splitlines()
+        around = range(max(1, at - 3), min(len(source), at + 3) + 1)
+        message += "\n" + "\n".join(f"{n:5d} | {source[n - 1]}" for n in around)
+    return message
+
+
+def place(image: bytes) -> Path:
+    """A file with a name of its own holding the library (a path loaded twice returns old code)."""
+    path = cache.work_dir() / f"l{os.getpid()}_{next(_serial)}.so"
+    path.write_bytes(image)
+    return path

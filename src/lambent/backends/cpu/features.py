@@ -1,0 +1,132 @@
+"""What this CPU is: vendor and model, the instructions that generated code may use, cache sizes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+MEBI = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """`arch` is x86_64 or aarch64; `features` are names as Linux lists them, sorted.
+
+    caches: bytes of (L1 data of a core, L2 of a core, last level of all cores).
+    """
+
+    arch: str
+    system: str
+    model: str
+    features: tuple[str, ...]
+    caches: tuple[int, int, int]
+
+    @property
+    def key(self) -> str:
+        return f"{self.system}-{self.arch} {self.model} [{' '.join(self.features)}]"
+
+    @property
+    def vector_bytes(self) -> int:
+        """Width of a vector register that arithmetic runs on at full speed."""
+        if self.arch == "x86_64":
+            return 64 if "avx512f" in self.features else 32 if "avx2" in self.features else 16
+        return 16
+
+
+# What the compiler uses on its own, or the renderer asks for; the rest does not matter to code.
+_RELEVANT = frozenset(
+    "sse4_2 avx avx2 fma f16c bmi1 bmi2 popcnt movbe abm adx avx512f avx512bw avx512cd avx512dq "
+    "avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx512_vbmi avx512_vbmi2 avx_vnni amx_tile "
+    "amx_bf16 amx_int8 asimd asimdhp asimddp fphp sve sve2 bf16 i8mm atomics".split()
+)
+
+
+@functools.cache
+def detect() -> Cpu:
+    """The CPU that this process runs on."""
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
+    if platform.system() == "Darwin":
+        return _darwin(arch)
+    fields = _cpuinfo()
+    found = fields.get("flags", fields.get("features", "")).split()
+    model = fields.get("model name") or " ".join(
+        fields.get(name, "?") for name in ("cpu implementer", "cpu part")
+    )
+    features = tuple(sorted(_RELEVANT.intersection(found)))
+    identity = " ".join([model, *(fields.get(n, "") for n in ("cpu family", "model", "stepping"))])
+    return Cpu(arch, platform.system(), identity.strip(), features, _linux_caches())
+
+
+def _cpuinfo() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _linux_caches() -> tuple[int, int, int]:
+    sizes: dict[int, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level, size = (
+                (index / name).read_text().strip() for name in ("type", "level", "size")
+            )
+            number, unit = int(size.rstrip("KMG")), size[-1]
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction":
+            sizes[int(level)] = number << {"K": 10, "M": 20, "G": 30}.get(unit, 0)
+    return sizes.get(1, 32 << 10), sizes.get(2, 512 << 10), max([8 * MEBI, *sizes.values()])
+
+
+def _darwin(arch: str) -> Cpu:
+    def ask(name: str) -> str:
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    features = "asimd atomics asimddp asimdhp fphp"
+    if arch == "x86_64":
+        features = f"{ask('machdep.cpu.features')} {ask('machdep.cpu.leaf7_features')}".lower()
+    found = tuple(sorted(_RELEVANT.intersection(features.split())))
+    l1, l2 = (int(ask(f"hw.{name}") or 0) for name in ("l1dcachesize", "l2cachesize"))
+    return Cpu(
+        arch, "Darwin", ask("machdep.cpu.brand_string"), found,
+        (l1 or 64 << 10, l2 or 4 * MEBI, max(l2, 8 * MEBI)),
+    )  # fmt: skip
+
+
+def missing(requires: tuple[str, ...] | list[str]) -> list[str]:
+    """The required features that this CPU lacks; the first is `system-arch`."""
+    cpu = detect()
+    have = {f"{cpu.system}-{cpu.arch}", *cpu.features}
+    return [name for name in requires if name not in have]
+
+
+def requires() -> tuple[str, ...]:
+    """What code compiled here needs of a CPU."""
+    cpu = detect()
+    return (f"{cpu.system}-{cpu.arch}", *cpu.features)
+
+
+def threads() -> int:
+    """Threads that a program uses: LAMBENT_THREADS, else the cores this process may run on.
+
+    Raises:
+        ValueError: LAMBENT_THREADS is not a positive integer.
+    """
+    wanted = os.environ.get("LAMBENT_THREADS", "")
+    if wanted:
+        if not wanted.isdigit() or int(wanted) < 1:
+            raise ValueError(f"LAMBENT_THREADS={wanted!r}: must be a positive integer")
+        return min(int(wanted), 1024)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

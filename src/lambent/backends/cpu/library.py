@@ -1,0 +1,115 @@
+"""Opened shared libraries: a program's entry point, and one thread pool for all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambent.backends.base import BackendError
+from lambent.backends.cpu import features
+from lambent.backends.cpu.build import place
+
+Array = np.ndarray[Any, Any]
+_lock = threading.Lock()
+_pool: list[ctypes.c_void_p] = []
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Load a library and give it the pool of this process (its own if it is the first).
+
+    Raises:
+        BackendError: the system refuses the file.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendError(f"device 'cpu': the compiled code cannot be loaded: {error}") from None
+    with _lock:
+        library.lambent_pool.restype = ctypes.c_void_p
+        library.lambent_pool.argtypes = [ctypes.c_void_p]
+        own = library.lambent_pool(_pool[0] if _pool else None)
+        if not _pool:
+            _pool.append(own)
+    return library
+
+
+def pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    """A C array of the addresses of the arrays' first elements."""
+    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+
+
+def aligned(nbytes: int) -> Array:
+    """Uninitialised bytes at an address that is a multiple of 64."""
+    raw = np.empty(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+class Program:
+    """An opened program. Each run in progress has an arena of its own; a few are kept for reuse."""
+
+    def __init__(self, image: bytes) -> None:
+        path = place(image)
+        try:
+            self._library = open_library(path)
+        finally:
+            path.unlink(missing_ok=True)
+        self._arenas: list[Array] = []
+        self._threads = features.threads()
+
+    def load(self, weights: Sequence[Array]) -> None:
+        self._call(self._library.lambent_load, (), (), weights, (), 0)
+
+    def run(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        weights: Sequence[Array],
+        sizes: Sequence[int],
+        arena_bytes: int,
+    ) -> None:
+        self._call(self._library.lambent_run, inputs, outputs, weights, sizes, arena_bytes)
+
+    def _call(
+        self,
+        entry: Any,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        weights: Sequence[Array],
+        sizes: Sequence[int],
+        arena_bytes: int,
+    ) -> None:
+        arena = self._take(arena_bytes)
+        numbers = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
+        entry(
+            pointers(inputs), pointers(outputs), pointers(weights),
+            ctypes.c_void_p(arena.ctypes.data), numbers, ctypes.c_int(self._threads),
+        )  # fmt: skip
+        with _lock:
+            if len(self._arenas) < 2:
+                self._arenas.append(arena)
+
+    def _take(self, nbytes: int) -> Array:
+        with _lock:
+            arena = self._arenas.pop() if self._arenas else None
+        return arena if arena is not None and arena.nbytes >= nbytes else aligned(nbytes)
+
+
+def open_program(image: bytes, requires: Sequence[str]) -> Program:
+    """Load a program's library.
+
+    Raises:
+        BackendError: this CPU lacks instructions that the program was compiled for.
+    """
+    lacking = features.missing(list(requires))
+    if lacking:
+        raise BackendError(
+            f"device 'cpu': the program was compiled for another CPU; this one lacks "
+            f"{', '.join(lacking)}; compile the program again on this machine"
+        )
+    return Program(image)

@@ -1,0 +1,201 @@
+"""The isolated process in which candidates run: it may hang or crash, the compiler does not.
+
+Started by `measure` as `python -m lambent.backends.cpu.worker`. Messages on the pipes are an 8-byte
+length and a pickle: (name, arguments) in, ("ok", result) or ("error", text) out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lambent.backends.cpu.library import aligned, open_library, pointers
+from lambent.backends.cpu.operands import Spec, draw
+from lambent.graph.dtypes import DTYPES
+
+Array = np.ndarray[Any, Any]
+GUARD = 4096  # bytes on either side of an output that a kernel must not touch
+_FILL = 0xA5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate: number in its library, arrays, values of its symbols, way to draw floats."""
+
+    number: int
+    outputs: tuple[Spec, ...]
+    inputs: tuple[Spec, ...]
+    sizes: tuple[int, ...]
+    mode: str
+    threads: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.nbytes for s in (*self.outputs, *self.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramJob:
+    """A whole program: its file and all arrays; the weights are drawn, too."""
+
+    path: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    weights: tuple[Spec, ...]
+    sizes: tuple[int, ...]
+    arena_bytes: int
+    mode: str
+    threads: int
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write one message."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+class Worker:
+    """The state between messages: opened libraries, and the operands of recent jobs."""
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, ctypes.CDLL] = {}
+        self._sets: dict[Any, list[list[Array]]] = {}
+        self._programs: dict[str, tuple[Any, ...]] = {}
+
+    def library(self, path: str) -> ctypes.CDLL:
+        if path not in self._libraries:
+            self._libraries[path] = open_library(Path(path))
+        return self._libraries[path]
+
+    def check(self, path: str, job: Job, samples: Sequence[Array]) -> tuple[list[Array], str, int]:
+        """Run once. Returns the outputs' values at flat indices, a complaint or "", and ns."""
+        library = self.library(path)
+        inputs = self._operands(job, 1)[0][len(job.outputs) :]
+        raw = [aligned(s.nbytes + 2 * GUARD) for s in job.outputs]
+        for r in raw:
+            r[:] = _FILL
+        outputs = [_view(r[GUARD : r.nbytes - GUARD], s) for r, s in zip(raw, job.outputs, strict=True)]
+        before = [_checksum(a) for a in inputs]
+        ns = self._time(library, job, [[*outputs, *inputs]], 1, 0)
+        complaint = ""
+        if any((r[:GUARD] != _FILL).any() or (r[-GUARD:] != _FILL).any() for r in raw):
+            complaint = "writes outside of an output"
+        elif before != [_checksum(a) for a in inputs]:
+            complaint = "writes to an input"
+        found = [o.reshape(-1)[i] for o, i in zip(outputs, samples, strict=True)]
+        return found, complaint, ns
+
+    def time(self, path: str, job: Job, inner: int, copies: int, first: int) -> int:
+        """Nanoseconds of `inner` runs, which use the copies of the operands in turn."""
+        return self._time(self.library(path), job, self._operands(job, copies), inner, first)
+
+    def program(self, job: ProgramJob, inner: int) -> int:
+        """Nanoseconds of `inner` runs of a whole program."""
+        if job.path not in self._programs:
+            self._programs[job.path] = self._open_program(job)
+        entry, arguments, _ = self._programs[job.path]
+        start = time.perf_counter_ns()
+        for _ in range(inner):
+            entry(*arguments)
+        return time.perf_counter_ns() - start
+
+    def close(self, path: str) -> None:
+        """Forget operands and a library's handle (its code stays mapped)."""
+        self._sets.clear()
+        self._programs.pop(path, None)
+
+    def _open_program(self, job: ProgramJob) -> tuple[Any, ...]:
+        library = self.library(job.path)
+        arrays = [
+            [draw(s, 100 * g + i, job.mode) for i, s in enumerate(group)]
+            for g, group in enumerate((job.inputs, job.outputs, job.weights))
+        ]
+        arena = aligned(job.arena_bytes)
+        sizes = (ctypes.c_int64 * max(1, len(job.sizes)))(*job.sizes)
+        arguments = (
+            *map(pointers, arrays), ctypes.c_void_p(arena.ctypes.data), sizes,
+            ctypes.c_int(job.threads),
+        )  # fmt: skip
+        library.lambent_load(*arguments)
+        return library.lambent_run, arguments, (arrays, arena)
+
+    def _operands(self, job: Job, copies: int) -> list[list[Array]]:
+        key = (job.outputs, job.inputs, job.mode)
+        if key not in self._sets:
+            if sum(a.nbytes for sets in self._sets.values() for s in sets for a in s) > 1 << 29:
+                self._sets.clear()
+            self._sets[key] = []
+        sets = self._sets[key]
+        while len(sets) < copies:
+            arrays = []
+            for s in job.outputs:
+                arrays.append(_view(aligned(s.nbytes), s))
+                arrays[-1].fill(0)
+            for i, s in enumerate(job.inputs):
+                arrays.append(_view(aligned(s.nbytes), s))
+                arrays[-1][...] = draw(s, i, job.mode)
+            sets.append(arrays)
+        return sets[:copies]
+
+    def _time(
+        self, library: ctypes.CDLL, job: Job, sets: list[list[Array]], inner: int, first: int
+    ) -> int:
+        flat = pointers([a for arrays in sets for a in arrays])
+        sizes = (ctypes.c_int64 * max(1, len(job.sizes)))(*job.sizes)
+        ns = ctypes.c_int64()
+        library.lambent_time(
+            job.number, flat, len(sets[0]), len(sets), first, sizes, job.threads,
+            ctypes.c_int64(inner), ctypes.byref(ns),
+        )  # fmt: skip
+        return ns.value
+
+
+def _view(raw: Array, spec: Spec) -> Array:
+    return raw[: spec.nbytes].view(DTYPES[spec.dtype].numpy).reshape(spec.shape)
+
+
+def _checksum(array: Array) -> int:
+    raw = array.reshape(-1).view(np.uint8)
+    words = raw[: raw.nbytes // 8 * 8].view(np.uint64)
+    return int(np.bitwise_xor.reduce(words)) ^ int(raw[words.nbytes :].sum())
+
+
+def serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """Answer messages until the pipe closes. A request that outlives its limit ends the process."""
+    worker = Worker()
+    table: dict[str, Callable[..., Any]] = {
+        "check": worker.check, "time": worker.time, "program": worker.program,
+        "close": worker.close,
+    }  # fmt: skip
+    while head := stdin.read(8):
+        name, limit, arguments = pickle.loads(stdin.read(int.from_bytes(head, "little")))
+        # the parent kills us at the limit; should it be gone, the alarm does
+        signal.setitimer(signal.ITIMER_REAL, limit + 5)
+        try:
+            reply: tuple[str, Any] = ("ok", table[name](*arguments))
+        except (MemoryError, ValueError, OSError, RuntimeError, AttributeError) as error:
+            reply = ("error", f"{type(error).__name__}: {error}")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(stdout, reply)
+
+
+def main() -> None:
+    """Keep the pipe for ourselves: what native code prints goes to standard error."""
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, pipe)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,28 +1,152 @@
 """Which functions are methods and operators of `Tensor`: the one place that says so.
 
-`Methods` is a table: for a type checker it is the base of Tensor, and at run time each row is set on
-Tensor. (The functions need Tensor, so Tensor cannot name them itself.)
+`Methods` is a table: for a type checker it is the base of Tensor, and at run time each row is set
+on Tensor. (The functions need Tensor, so Tensor cannot name them itself.)
 """
 
 from __future__ import annotations
 
-from lambent.graph.functional import shaping
-from lambent.graph.tensor import Tensor, broadcast_to, cast, contiguous, reshape
+from lambent.graph import dtypes
+from lambent.graph import tensor as core
+from lambent.graph.functional import arithmetic as ar
+from lambent.graph.functional import creation, joining, linalg, shaping
+from lambent.graph.functional import mathematics as ma
+from lambent.graph.functional import reducing as re
+from lambent.graph.tensor import Tensor
+
+
+def _half(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.float16)
+
+
+def _bfloat16(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.bfloat16)
+
+
+def _float(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.float32)
+
+
+def _double(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.float64)
+
+
+def _int(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.int32)
+
+
+def _long(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.int64)
+
+
+def _bool(x: Tensor) -> Tensor:
+    return core.cast(x, dtypes.bool_)
 
 
 class Methods:
     """The rows: method name = function whose first parameter is the tensor."""
 
     __getitem__ = shaping.getitem
-    astype = cast
-    contiguous = contiguous
-    reshape = reshape
-    broadcast_to = broadcast_to
+    __add__ = __radd__ = add = ar.add
+    __sub__ = sub = ar.sub
+    __rsub__ = ar.rsub
+    __mul__ = __rmul__ = mul = ar.mul
+    __truediv__ = div = ar.div
+    __rtruediv__ = ar.rdiv
+    __floordiv__ = floor_divide = ar.floor_divide
+    __rfloordiv__ = ar.rfloordiv
+    __mod__ = remainder = ar.remainder
+    __rmod__ = ar.rmod
+    __pow__ = pow = ar.pow
+    __rpow__ = ar.rpow
+    __matmul__ = matmul = linalg.matmul
+    __rmatmul__ = linalg.rmatmul
+    __neg__ = neg = ar.neg
+    __abs__ = abs = ar.abs
+    __lt__ = ar.less
+    __le__ = ar.less_equal
+    __gt__ = ar.greater
+    __ge__ = ar.greater_equal
+    __eq__ = ar.equal
+    __ne__ = ar.not_equal
+    __and__ = __rand__ = ar.bitwise_and
+    __or__ = __ror__ = ar.bitwise_or
+    __xor__ = __rxor__ = ar.bitwise_xor
+    __invert__ = ar.invert
+
+    logical_not = ar.logical_not
+    logical_and = ar.logical_and
+    logical_or = ar.logical_or
+    logical_xor = ar.logical_xor
+    isnan = ar.isnan
+    isinf = ar.isinf
+    isfinite = ar.isfinite
+    reciprocal = ar.reciprocal
+    sign = ar.sign
+    maximum = ar.maximum
+    minimum = ar.minimum
+    clip = clamp = ar.clip
+    floor = ar.floor
+    ceil = ar.ceil
+    trunc = ar.trunc
+    round = ar.round
+    sqrt = ar.sqrt
+    rsqrt = ar.rsqrt
+    square = ar.square
+
+    exp2 = ma.exp2
+    exp = ma.exp
+    expm1 = ma.expm1
+    log2 = ma.log2
+    log = ma.log
+    log10 = ma.log10
+    log1p = ma.log1p
+    sin = ma.sin
+    cos = ma.cos
+    tan = ma.tan
+    tanh = ma.tanh
+    erf = ma.erf
+    sigmoid = ma.sigmoid
+    relu = ma.relu
+    gelu = ma.gelu
+    silu = ma.silu
+    softplus = ma.softplus
+
+    sum = re.sum
+    mean = re.mean
+    var = re.var
+    std = re.std
+    max = re.max
+    min = re.min
+    prod = re.prod
+    argmax = re.argmax
+    argmin = re.argmin
+    any = re.any
+    all = re.all
+    logsumexp = re.logsumexp
+    softmax = re.softmax
+    log_softmax = re.log_softmax
+    cumsum = re.cumsum
+
+    dot = linalg.dot
+    outer = linalg.outer
+    diagonal = linalg.diagonal
+    tril = creation.tril
+    triu = creation.triu
+
+    split = joining.split
+    chunk = joining.chunk
+    repeat = joining.repeat
+    tile = joining.tile
+    roll = joining.roll
+
+    contiguous = core.contiguous
+    reshape = core.reshape
+    broadcast_to = core.broadcast_to
     expand = shaping.expand
     permute = shaping.permute
     transpose = shaping.transpose
-    mT = property(shaping.mT)
-    T = property(shaping.T)
+    moveaxis = shaping.moveaxis
     flatten = shaping.flatten
     unflatten = shaping.unflatten
     squeeze = shaping.squeeze
@@ -30,8 +154,19 @@ class Methods:
     flip = shaping.flip
     pad = shaping.pad
     window = shaping.window
+    mT = property(shaping.mT)
+    T = property(shaping.T)
+
+    astype = to = core.cast
+    half = _half
+    bfloat16 = _bfloat16
+    float = _float
+    double = _double
+    int = _int
+    long = _long
+    bool = _bool
 
 
 for _name, _function in vars(Methods).items():
-    if _name == "__getitem__" or not _name.startswith("__"):
+    if callable(_function) or isinstance(_function, property):
         setattr(Tensor, _name, _function)

@@ -1,0 +1,142 @@
+"""Tensors from nothing: constants repeated by a view, and arithmetic on `iota`."""
+
+from __future__ import annotations
+
+import math
+
+from lambent.graph.dim import Dim, Size
+from lambent.graph.dtypes import as_dtype, bool_, float32, int64
+from lambent.graph.functional.arithmetic import add, equal, less, mul, sub, where
+from lambent.graph.tensor import (
+    DTypeLike,
+    Scalar,
+    Tensor,
+    as_shape,
+    cast,
+    constant,
+    describe,
+    iota,
+    view,
+)
+
+
+def full(shape: object, value: Scalar, dtype: DTypeLike = None) -> Tensor:
+    """The value everywhere: a constant, repeated by a view."""
+    return constant(value, dtype, as_shape("full", shape))
+
+
+def zeros(*shape: object, dtype: DTypeLike = float32) -> Tensor:
+    """0 everywhere."""
+    return constant(0, dtype, as_shape("zeros", *shape))
+
+
+def ones(*shape: object, dtype: DTypeLike = float32) -> Tensor:
+    """1 everywhere."""
+    return constant(1, dtype, as_shape("ones", *shape))
+
+
+def full_like(x: Tensor, value: Scalar, dtype: DTypeLike = None) -> Tensor:
+    """The value in the shape (and, unless given, the dtype) of x."""
+    return constant(value, x.dtype if dtype is None else dtype, x.shape)
+
+
+def zeros_like(x: Tensor, dtype: DTypeLike = None) -> Tensor:
+    """0 in the shape and dtype of x."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Tensor, dtype: DTypeLike = None) -> Tensor:
+    """1 in the shape and dtype of x."""
+    return full_like(x, 1, dtype)
+
+
+def arange(
+    start: float | Size,
+    stop: float | Size | None = None,
+    step: float | int = 1,
+    dtype: DTypeLike = None,
+) -> Tensor:
+    """start, start + step, … below stop: `iota · step + start`. int64, or float32 with any float.
+
+    Raises:
+        ValueError: a step of 0, or a symbolic length with a float.
+    """
+    low, high = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise ValueError("arange: the step must not be 0")
+    floats = [x for x in (low, high, step) if isinstance(x, float)]
+    if isinstance(low, Dim) or isinstance(high, Dim):
+        if floats:
+            raise ValueError(f"arange({low}, {high}, {step}): a symbolic length needs integers")
+        n = -((low - high) // step) if step > 0 else -((high - low) // -step)
+    else:
+        n = max(0, math.ceil((high - low) / step) if floats else -((low - high) // step))
+    kind = as_dtype(dtype) if dtype is not None else float32 if floats else int64
+    index = iota(n)
+    if floats:
+        wide = kind if kind.is_float else float32
+        return cast(add(mul(cast(index, wide), float(step)), float(low)), kind)
+    index = index if step == 1 else mul(index, int(step))
+    return cast(index if low == 0 else add(index, low), kind)
+
+
+def linspace(start: float, stop: float, n: int, dtype: DTypeLike = float32) -> Tensor:
+    """n evenly spaced numbers, both ends exact: counted from the nearer end.
+
+    Raises:
+        TypeError: n is no int.
+    """
+    (count,) = as_shape("linspace", n)
+    kind = as_dtype(dtype)
+    if not isinstance(count, int) or not kind.is_float:
+        raise TypeError(f"linspace: needs an int and a floating dtype, got {n!r} and {kind}")
+    if count < 2:
+        return constant(start, kind, (count,))
+    step = (stop - start) / (count - 1)
+    i = cast(iota(count), kind)
+    below = add(mul(i, step), float(start))
+    above = sub(float(stop), mul(sub(float(count - 1), i), step))
+    return where(less(i, count / 2), below, above)
+
+
+def eye(n: Size, m: Size | None = None, dtype: DTypeLike = float32) -> Tensor:
+    """The identity matrix (n, m): `i == j` of two iotas."""
+    columns = iota(n if m is None else m)
+    return cast(equal(view("reshape", iota(n), (n, 1)), columns), dtype)
+
+
+def tri(n: Size, m: Size, diagonal: int = 0) -> Tensor:
+    """True at and below a diagonal: `j < i + diagonal + 1` of two iotas, bool (n, m)."""
+    return less(iota(m), add(view("reshape", iota(n), (n, 1)), diagonal + 1))
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The lower triangle of every matrix, 0 above the diagonal: a product with `tri`."""
+    return mul(_triangle("tril", x, diagonal), x)
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The upper triangle of every matrix, 0 below the diagonal."""
+    return mul(less(_triangle("triu", x, diagonal - 1), constant(True, bool_)), x)
+
+
+def _triangle(op: str, x: Tensor, diagonal: int) -> Tensor:
+    if x.ndim < 2:
+        raise ValueError(f"{op}: needs at least 2 dims, got {describe(x)}")
+    return tri(x.shape[-2], x.shape[-1], diagonal)
+
+
+__all__ = [
+    "arange",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]

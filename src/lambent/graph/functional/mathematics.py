@@ -1,0 +1,206 @@
+"""Exponential, trigonometric and activation functions, elementwise; integers give float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lambent.graph.dtypes import float32, float64
+from lambent.graph.functional.arithmetic import (
+    abs,
+    add,
+    clip,
+    div,
+    less,
+    maximum,
+    mul,
+    neg,
+    reciprocal,
+    sub,
+    where,
+)
+from lambent.graph.tensor import Tensor, TensorLike, as_tensor, constant, contiguous, unary
+
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
+
+
+def as_float(x: TensorLike) -> Tensor:
+    """x itself, or as float32 where it is not floating."""
+    x = as_tensor(x)
+    return x if x.dtype.is_float else contiguous(x, float32)
+
+
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """Σ coefficients[i] · x^i, by Horner's rule."""
+    out = constant(coefficients[-1], x.dtype, x.shape)
+    for c in reversed(coefficients[:-1]):
+        out = add(mul(out, x), c)
+    return out
+
+
+# ---- exponential and logarithm ---------------------------------------------------------------
+
+
+def exp2(x: TensorLike) -> Tensor:
+    """2^x: the primitive."""
+    return unary("exp2", x)
+
+
+def exp(x: TensorLike) -> Tensor:
+    """e^x: `exp2(x · log2 e)`."""
+    return unary("exp2", mul(as_float(x), LOG2E))
+
+
+def log2(x: TensorLike) -> Tensor:
+    """The logarithm to base 2: the primitive."""
+    return unary("log2", x)
+
+
+def log(x: TensorLike) -> Tensor:
+    """The natural logarithm: `log2(x) · ln 2`."""
+    return mul(unary("log2", x), LN2)
+
+
+def log10(x: TensorLike) -> Tensor:
+    """The logarithm to base 10: `log2(x) · log10 2`."""
+    return mul(unary("log2", x), 0.3010299956639812)
+
+
+def expm1(x: TensorLike) -> Tensor:
+    """e^x − 1, also near 0, where it is `2t / (1 − t)` with t = tanh(x/2) as a fraction."""
+    x = as_float(x)
+    p, q = _tanh_fraction(mul(x, 0.5))
+    near = div(mul(p, 2.0), sub(q, p))
+    return where(less(1.2, abs(x)), sub(exp(x), 1.0), near)
+
+
+def log1p(x: TensorLike) -> Tensor:
+    """log(1 + x), also near 0, where it is `2 atanh(x / (2 + x))` as a series."""
+    x = as_float(x)
+    s = div(x, add(x, 2.0))
+    terms = 17 if x.dtype == float64 else 8
+    near = mul(mul(s, 2.0), polynomial(mul(s, s), [1 / (2 * i + 1) for i in range(terms)]))
+    return where(less(0.5, abs(x)), log(add(x, 1.0)), near)
+
+
+# ---- trigonometric and hyperbolic ------------------------------------------------------------
+
+
+def sin(x: TensorLike) -> Tensor:
+    """The sine: the primitive."""
+    return unary("sin", x)
+
+
+def cos(x: TensorLike) -> Tensor:
+    """The cosine: `1 − 2 sin²(x/2)`, whose argument is exact (absolute error 3e-7 in float32)."""
+    s = sin(mul(as_float(x), 0.5))
+    return sub(1.0, mul(mul(s, s), 2.0))
+
+
+def tan(x: TensorLike) -> Tensor:
+    """The tangent: `sin(x) / cos(x)`."""
+    return div(sin(x), cos(x))
+
+
+def _tanh_fraction(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator of tanh for |x| ≤ 0.6 (Lambert's continued fraction, cut off)."""
+    z = mul(x, x)
+    if x.dtype == float64:
+        p = polynomial(z, [2027025.0, 270270.0, 6930.0, 36.0])
+        q = polynomial(z, [2027025.0, 945945.0, 51975.0, 630.0, 1.0])
+    else:
+        p, q = polynomial(z, [945.0, 105.0, 1.0]), polynomial(z, [945.0, 420.0, 15.0])
+    return mul(x, p), q
+
+
+def tanh(x: TensorLike) -> Tensor:
+    """The hyperbolic tangent: `1 − 2 / (1 + e^2x)`, and a fraction near 0; never overflows."""
+    x = as_float(x)
+    far = sub(1.0, mul(sigmoid(mul(x, -2.0)), 2.0))
+    return where(less(0.6, abs(x)), far, div(*_tanh_fraction(x)))
+
+
+_ERF_P = (1.128379139, 0.1935461552, 0.05310190024, 0.00388339369, 2.845674619e-4, 1.98677956e-6)
+_ERF_Q = (1.0, 0.5048583694, 0.1153504607, 0.01520735018, 0.001185584034, 3.742022826e-5)
+
+
+def erf(x: TensorLike) -> Tensor:
+    """The error function: `x · P(x²) / Q(x²)` fitted to |x| < 4, ±1 beyond (error 4e-7 in float32)."""
+    x = as_float(x)
+    z = mul(x, x)
+    near = div(mul(x, polynomial(z, _ERF_P)), polynomial(z, _ERF_Q))
+    return where(less(16.0, z), where(less(x, 0), -1.0, 1.0), near)
+
+
+# ---- activations -----------------------------------------------------------------------------
+
+
+def sigmoid(x: TensorLike) -> Tensor:
+    """`1 / (1 + e^−x)`; an overflow of e^−x gives the right 0."""
+    return reciprocal(add(exp(neg(as_float(x))), 1.0))
+
+
+def relu(x: TensorLike) -> Tensor:
+    """`maximum(x, 0)`."""
+    return maximum(x, 0)
+
+
+def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
+    """`where(x < 0, x · slope, x)`."""
+    x = as_float(x)
+    return where(less(x, 0), mul(x, negative_slope), x)
+
+
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """`where(x < 0, alpha · expm1(x), x)`."""
+    x = as_float(x)
+    return where(less(x, 0), mul(expm1(x), alpha), x)
+
+
+def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
+    """`x/2 · (1 + erf(x/√2))`; with "tanh" `x/2 · (1 + tanh(u))`, which is `x · sigmoid(2u)`.
+
+    Raises:
+        ValueError: approximate is neither "none" nor "tanh".
+    """
+    x = as_float(x)
+    if approximate == "none":
+        return mul(mul(x, 0.5), add(erf(mul(x, math.sqrt(0.5))), 1.0))
+    if approximate != "tanh":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
+    cube = mul(mul(x, x), x)
+    return mul(x, sigmoid(mul(add(x, mul(cube, 0.044715)), 2 * math.sqrt(2 / math.pi))))
+
+
+def silu(x: TensorLike) -> Tensor:
+    """`x · sigmoid(x)`, also known as swish."""
+    x = as_float(x)
+    return mul(x, sigmoid(x))
+
+
+def softplus(x: TensorLike) -> Tensor:
+    """log(1 + e^x) without overflow: `maximum(x, 0) + log1p(e^−|x|)`."""
+    x = as_float(x)
+    return add(maximum(x, 0.0), log1p(exp(neg(abs(x)))))
+
+
+def mish(x: TensorLike) -> Tensor:
+    """x · tanh(softplus(x)), with the tanh as a fraction of w = e^−|x|."""
+    x = as_float(x)
+    w = exp(neg(abs(x)))
+    up, down = add(mul(w, 2.0), 1.0), mul(w, add(w, 2.0))
+    above = div(up, add(up, mul(mul(w, w), 2.0)))
+    below = div(down, add(down, 2.0))
+    return mul(x, where(less(x, 0), below, above))
+
+
+def hardsigmoid(x: TensorLike) -> Tensor:
+    """`clip(x + 3, 0, 6) / 6`."""
+    return div(clip(add(as_float(x), 3.0), 0.0, 6.0), 6.0)
+
+
+def hardswish(x: TensorLike) -> Tensor:
+    """`x · clip(x + 3, 0, 6) / 6`."""
+    x = as_float(x)
+    return mul(x, hardsigmoid(x))

@@ -67,8 +67,8 @@ class Methods:
     __le__ = ar.less_equal
     __gt__ = ar.greater
     __ge__ = ar.greater_equal
-    __eq__ = ar.equal
-    __ne__ = ar.not_equal
+    __eq__ = ar.equal  # type: ignore[assignment]  # elementwise, where object says bool
+    __ne__ = ar.not_equal  # type: ignore[assignment]
     __and__ = __rand__ = ar.bitwise_and
     __or__ = __ror__ = ar.bitwise_or
     __xor__ = __rxor__ = ar.bitwise_xor

@@ -1,8 +1,8 @@
 """Tensor: the handle that users build graphs with, and the checked builders of every node.
 
 Nothing runs here. A builder checks dtypes by the rows of `ops.PRIMITIVES` and shapes by
-broadcasting or `views.view_shape`, then asks `node.make` for the node. Everything else is composed of these in
-`graph.functional`; `graph.methods` says which of it is a method or an operator of `Tensor`.
+broadcasting or `views.view_shape`, then asks `node.make` for the node. Everything else is composed
+of these in `graph.functional`; `graph.methods` says what of it is a method or an operator.
 """
 
 from __future__ import annotations

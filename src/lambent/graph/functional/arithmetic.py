@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from lambent.graph.dtypes import DType, bool_, float32, float64, int64
 from lambent.graph.node import Node
 from lambent.graph.ops import VIEWS
@@ -441,15 +439,12 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
     n = scalar_of(b)
     if not a.dtype.is_float:
         if n is None:
-            raise TypeError(
-                f"**: {describe(a, b)}: integer exponents must be Python numbers, or floats"
-            )
+            raise TypeError(f"**: {describe(a, b)}: give the exponent as a number, or use floats")
         if n < 0:
             raise ValueError(f"**: {describe(a)} to the negative power {n}; use floats")
     if n is not None and float(n).is_integer() and (-64 <= n <= 64 or not a.dtype.is_float):
-        whole = broadcast_to(
-            _whole_power(a, int(np.abs(n))), broadcast_shapes("**", a.shape, b.shape)
-        )
+        shape = broadcast_shapes("**", a.shape, b.shape)
+        whole = broadcast_to(_whole_power(a, int(n if n > 0 else -n)), shape)
         return whole if n >= 0 else unary("recip", whole)
     return sqrt(a) if n == 0.5 else rsqrt(a) if n == -0.5 else _general_power(a, b)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from lambent.graph.dim import Dim, Size
-from lambent.graph.dtypes import as_dtype, bool_, float32, int64
+from lambent.graph.dim import Dim, Size, maximum
+from lambent.graph.dtypes import DType, as_dtype, float32, int64
 from lambent.graph.functional.arithmetic import add, equal, less, mul, sub, where
 from lambent.graph.tensor import (
     DTypeLike,
@@ -56,7 +56,7 @@ def arange(
     step: float | int = 1,
     dtype: DTypeLike = None,
 ) -> Tensor:
-    """start, start + step, … below stop: `iota · step + start`. int64, or float32 with any float.
+    """start, start + step, … before stop: `iota · step + start`. int64, or float32 with any float.
 
     Raises:
         ValueError: a step of 0, or a symbolic length with a float.
@@ -64,20 +64,20 @@ def arange(
     low, high = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ValueError("arange: the step must not be 0")
-    floats = [x for x in (low, high, step) if isinstance(x, float)]
-    if isinstance(low, Dim) or isinstance(high, Dim):
-        if floats:
+    if isinstance(low, float) or isinstance(high, float) or isinstance(step, float):
+        if isinstance(low, Dim) or isinstance(high, Dim):
             raise ValueError(f"arange({low}, {high}, {step}): a symbolic length needs integers")
-        n = -((low - high) // step) if step > 0 else -((high - low) // -step)
-    else:
-        n = max(0, math.ceil((high - low) / step) if floats else -((low - high) // step))
-    kind = as_dtype(dtype) if dtype is not None else float32 if floats else int64
-    index = iota(n)
-    if floats:
-        wide = kind if kind.is_float else float32
-        return cast(add(mul(cast(index, wide), float(step)), float(low)), kind)
-    index = index if step == 1 else mul(index, int(step))
-    return cast(index if low == 0 else add(index, low), kind)
+        kind = as_dtype(float32 if dtype is None else dtype)
+        index = cast(iota(max(0, math.ceil((high - low) / step))), _floating(kind))
+        return cast(add(mul(index, float(step)), float(low)), kind)
+    span = high - low if step > 0 else low - high
+    index = iota(maximum(0, -(-span // abs(step))))
+    index = index if step == 1 else mul(index, step)
+    return cast(index if low == 0 else add(index, low), int64 if dtype is None else dtype)
+
+
+def _floating(dtype: DType) -> DType:
+    return dtype if dtype.is_float else float32
 
 
 def linspace(start: float, stop: float, n: int, dtype: DTypeLike = float32) -> Tensor:
@@ -117,7 +117,7 @@ def tril(x: Tensor, diagonal: int = 0) -> Tensor:
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of every matrix, 0 below the diagonal."""
-    return mul(less(_triangle("triu", x, diagonal - 1), constant(True, bool_)), x)
+    return mul(less(_triangle("triu", x, diagonal - 1), True), x)
 
 
 def _triangle(op: str, x: Tensor, diagonal: int) -> Tensor:

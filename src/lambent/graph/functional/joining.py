@@ -83,7 +83,8 @@ def split(x: Tensor, sizes: Size | Sequence[Size], axis: int = 0) -> list[Tensor
         raise ValueError(f"split: {describe(x)} into pieces of {sizes}: list the sizes of all")
     if sum(parts, start=0) != n:
         raise ValueError(f"split: {parts} do not add up to {n}, axis {axis} of {describe(x)}")
-    out, start = [], 0
+    out: list[Tensor] = []
+    start: Size = 0
     for size in parts:
         key = tuple((start, 1, size) if i == axis else (0, 1, s) for i, s in enumerate(x.shape))
         out.append(view("slice", x, key))
@@ -114,7 +115,7 @@ def repeat(x: Tensor, repeats: Size, axis: int | None = None) -> Tensor:
     axis = 0 if axis is None else as_axis("repeat", x, axis)
     repeats = as_size("repeat", repeats)
     wide = unsqueeze(x, axis + 1)
-    shape = wide.shape[: axis + 1] + (repeats,) + wide.shape[axis + 2 :]
+    shape = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
     joined = (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
     return view("reshape", view("expand", wide, shape), joined)
 

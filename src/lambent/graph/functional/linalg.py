@@ -75,7 +75,7 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
 
 
 def dot(x: TensorLike, y: TensorLike) -> Tensor:
-    """NumPy's dot: the product of scalars, else the last dim of x with the second last (only) of y."""
+    """NumPy's dot: the last dim of x with the second last (or only) of y, as one `matmul`."""
     a, b = promoted(x, y)
     if a.ndim == 0 or b.ndim == 0:
         return mul(a, b)
@@ -129,12 +129,12 @@ def einsum(spec: str, *operands: TensorLike) -> Tensor:
     labels, result = _parse(spec, xs)
     pairs = [_without_repeats(x, names) for x, names in zip(xs, labels, strict=True)]
     out, names = pairs[0]
-    for i, (x, more) in enumerate(pairs[1:] + [(None, "")], 1):
-        if x is not None:
+    for i, (x, more) in enumerate(pairs):
+        if i > 0:
             both = names + "".join(c for c in more if c not in names)
             out, names = _product(spec, out, names, x, more, both), both
-        later = set(result).union(*(n for _, n in pairs[i + 1 :]))
-        for c in [c for c in names if c not in later]:
+        needed = set(result).union(*(later for _, later in pairs[i + 1 :]))
+        for c in [c for c in names if c not in needed]:
             out, names = _contract(out, names.index(c)), names.replace(c, "")
     return permute(out, [names.index(c) for c in result])
 

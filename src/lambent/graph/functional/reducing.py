@@ -17,6 +17,7 @@ from lambent.graph.functional.arithmetic import (
     less,
     logical_not,
     logical_or,
+    maximum,
     mul,
     neg,
     sqrt,
@@ -103,13 +104,13 @@ def all(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return logical_not(any(logical_not(x), axis, keepdims))
 
 
-def count(x: Tensor, axes: Sequence[int]) -> float | Size:
-    """The number of elements along the axes."""
-    return math.prod(x.shape[i] for i in axes)
-
-
-def _divided(x: Tensor, n: float | Size) -> Tensor:
-    return div(x, cast(constant(n), x.dtype) if isinstance(n, Dim) else float(n))
+def _divided(x: Tensor, of: Tensor, axes: Sequence[int], less_by: float = 0) -> Tensor:
+    """x / (number of elements of a tensor along axes − less_by), the divisor at least 0."""
+    n = math.prod(of.shape[i] for i in axes)
+    if isinstance(n, Dim):
+        freedom = sub(constant(n, x.dtype), float(less_by))
+        return div(x, maximum(freedom, 0.0) if less_by else freedom)
+    return div(x, float(n - less_by if n > less_by else 0))
 
 
 def mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -117,7 +118,7 @@ def mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     x = as_float(x)
     axes = as_axes("mean", x, axis)
     total = sum(cast(x, x.dtype.compute), axes, keepdims)
-    return cast(_divided(total, count(x, axes)), x.dtype)
+    return cast(_divided(total, x, axes), x.dtype)
 
 
 def var(
@@ -129,13 +130,8 @@ def var(
     axes = as_axes("var", x, axis)
     wide = cast(x, x.dtype.compute)
     centred = sub(wide, mean(wide, axes, keepdims=True))
-    freedom = count(x, axes) - correction
-    freedom = freedom if isinstance(freedom, Dim) else float(_at_least_zero(freedom))
-    return cast(_divided(sum(mul(centred, centred), axes, keepdims), freedom), x.dtype)
-
-
-def _at_least_zero(x: float) -> float:
-    return x if x > 0 else 0.0
+    total = sum(mul(centred, centred), axes, keepdims)
+    return cast(_divided(total, x, axes, correction), x.dtype)
 
 
 def std(

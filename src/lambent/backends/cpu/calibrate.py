@@ -7,7 +7,9 @@ from these figures are to be optimistic. Stored in the cache under the device's 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ from lambent.backends.cpu import build, cache, features
 from lambent.backends.cpu.library import aligned, open_library
 from lambent.backends.cpu.pool import RUNTIME
 
+_PATIENCE = 0.12  # seconds for each figure: long enough for one moment without a busy neighbour
 _CHAINS = 12  # independent accumulators: enough to hide the latency of an FMA on two ports
 
 _PEAK = r"""
@@ -135,9 +138,9 @@ def measure_device(key: str) -> Calibration:
             def peak(kind: int = kind, count: int = count) -> int:
                 return int(library.lambent_peak(kind, ctypes.c_void_p(scratch.ctypes.data), count))
 
-            into[dtype] = work * count / _best(peak, 12)
+            into[dtype] = work * count / _best(peak)
     levels, one["read"] = _levels(library, cpu, threads)
-    launch = _best(lambda: int(library.lambent_launch(threads)), 20)
+    launch = _best(lambda: int(library.lambent_launch(threads)))
     for narrow, wide in (("float16", "float32"), ("bfloat16", "float32"), ("int64", "int32")):
         flops[narrow], one[narrow] = flops[wide], one[wide]
     for narrow, factor in (("int8", 4), ("uint8", 4), ("bool", 4), ("int16", 2)):
@@ -155,9 +158,14 @@ def _text(cpu: features.Cpu) -> str:
     return RUNTIME + peaks + _STREAM % {"bytes": cpu.vector_bytes}
 
 
-def _best(run: Callable[[], int], times: int) -> float:
-    """The least of several times, in seconds."""
-    return max(1, min(run() for _ in range(times))) / 1e9
+def _best(run: Callable[[], int]) -> float:
+    """The least time of about a tenth of a second of runs, in seconds."""
+    end, least = time.monotonic() + _PATIENCE, run()
+    for done in itertools.count():
+        if done >= 6 and time.monotonic() > end:
+            return max(1, least) / 1e9
+        least = min(least, run())
+    raise AssertionError
 
 
 def _levels(
@@ -174,7 +182,7 @@ def _levels(
 
     def rate(part: int, count: int) -> float:
         part = part // 1024 * 1024
-        rounds = max(1, (4 << 20) // part)
+        rounds = max(1, (16 << 20) // part)
 
         def read() -> int:
             return int(
@@ -183,7 +191,7 @@ def _levels(
                 )
             )
 
-        return part * rounds * count / _best(read, 12)
+        return part * rounds * count / _best(read)
 
     rates = [rate(part, threads) for part in parts]
     for i in range(len(rates) - 2, -1, -1):  # a nearer level is never slower

@@ -1,0 +1,129 @@
+"""One file per program: a zip of a JSON manifest, the library, and the weights as raw bytes.
+
+No pickle and no compiler: reading it needs NumPy alone. A file is bound to the kind of CPU that its
+code was compiled for, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambent.backends.base import BACKENDS, BackendError
+from lambent.graph.dtypes import DTYPES
+from lambent.runtime.program import Manifest, Program, Slot
+from lambent.runtime.sizes import Symbol
+
+FORMAT = "lambent program"
+VERSION = 1
+
+
+class LoadError(ValueError):
+    """A file that is not a program, is damaged, or cannot run here; the message says which."""
+
+
+def save(program: Program, path: str | os.PathLike[str]) -> None:
+    """Write a program; weights as they are after the load steps. A file there is replaced at once.
+
+    Raises:
+        OSError: the place cannot be written; an older file there stays as it was.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
+            archive.writestr("manifest.json", json.dumps(header))
+            archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
+            for i, array in sorted(program.weights().items()):
+                with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
+                    member.write(memoryview(array.reshape(-1).view(np.uint8)))
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Program:
+    """Read a program that `save` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        LoadError: it is damaged, not a program, of a newer version, or for another device.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read("manifest.json"))
+            _check_header(path, header)
+            manifest = _manifest(header)
+            image = archive.read("library")
+            weights = {i: _weight(archive, i, manifest.weights[i]) for i in manifest.kept}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise LoadError(f"{path}: the manifest is damaged: {error}") from None
+    try:
+        return Program(manifest, image, weights, loaded=True)
+    except BackendError as error:
+        raise LoadError(f"{path}: {error}") from None
+
+
+def _check_header(path: Any, header: Any) -> None:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise LoadError(f"{path}: not a lambent program (it is a zip file of something else)")
+    if header["version"] != VERSION:
+        raise LoadError(
+            f"{path}: written in format {header['version']}, this lambent reads {VERSION}; "
+            "use the lambent that wrote it, or compile again"
+        )
+    if header["device"] not in BACKENDS:
+        raise LoadError(
+            f"{path}: for device {header['device']!r}; this lambent has {', '.join(BACKENDS)}"
+        )
+
+
+def _manifest(header: dict[str, Any]) -> Manifest:
+    def slots(name: str) -> tuple[Slot, ...]:
+        return tuple(Slot(s["name"], s["dtype"], tuple(s["shape"])) for s in header[name])
+
+    form = header["form"]
+    return Manifest(
+        header["device"],
+        tuple(header["requires"]),
+        tuple(Symbol(**s) for s in header["symbols"]),
+        slots("inputs"),
+        slots("outputs"),
+        slots("weights"),
+        tuple((kind, int(i)) for kind, i in header["results"]),
+        form if isinstance(form, str) else tuple(form),
+        header["arena"],
+        tuple(header["facts"]),
+        tuple(header["kept"]),
+        header["explain"],
+    )
+
+
+def _weight(archive: zipfile.ZipFile, i: int, slot: Slot) -> np.ndarray[Any, Any]:
+    """The array of a weight, its bytes checked by the archive's checksum."""
+    array = np.empty(slot.shape, DTYPES[slot.dtype].numpy)  # type: ignore[arg-type]
+    raw = memoryview(array.reshape(-1).view(np.uint8))
+    with archive.open(f"weights/{i}") as member:
+        at = 0
+        while part := member.read(1 << 24):
+            if at + len(part) > len(raw):
+                raise KeyError(f"weights/{i} has more bytes than its shape")
+            raw[at : at + len(part)] = part
+            at += len(part)
+    if at != len(raw):
+        raise KeyError(f"weights/{i} has {at} bytes, its shape {len(raw)}")
+    return array

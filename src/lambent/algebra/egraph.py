@@ -1,8 +1,8 @@
-"""The saturated e-graph as plain data: what the search reads, with numbers that mean the same anywhere.
+"""The saturated e-graph as plain data: what the search reads, numbered alike wherever it is made.
 
-`saturate` is the one function of this stage that later stages call: translate, apply the rules, read
-out. A class is numbered by its smallest member, a term that no other class has, so that the numbers
-depend on the graph alone and the operands of `nodes[0]` always have smaller numbers than its class.
+`saturate` is the one function of this stage that later stages call: translate, apply the rules,
+read out. A class is numbered by its smallest member, a term that no other class has: the numbers
+depend on the graph alone, and the operands of `nodes[0]` have smaller numbers than its class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lambent.algebra.readout import RawGraph, Ranked, rank, read_rows
+from lambent.algebra.readout import Ranked, RawGraph, Row, rank, read_rows
 from lambent.algebra.saturate import Bits, Session, name_bits
 from lambent.algebra.term import REDUCTIONS, Buffer
 from lambent.algebra.translate import Translation, translate
@@ -206,7 +206,7 @@ class _Builder:
         nodes = dict.fromkeys(self._node(n) for n in rows)
         return EClass(tuple(nodes), self._raw.free[c], self._raw.dtype[c], False)
 
-    def _node(self, n: Any) -> ENode:
+    def _node(self, n: Row) -> ENode:
         if n.op == "in":
             return ENode("in", (n.args[0], self._list(n.kids[0])), ())
         if n.op == "val":
@@ -228,14 +228,15 @@ class _Builder:
             self._sizes[c] = self._build_size(self._ranked.best[c])
         return self._sizes[c]
 
-    def _build_size(self, n: Any) -> Size:
+    def _build_size(self, n: Row) -> Size:
         if n.op == "IOf":
             return value(ClassRef(self._number[n.kids[0]]))
         if n.op in ("Ax", "IC", "IS"):
-            return n.args[0]
+            size: Size = n.args[0]
+            return size
         a, *rest = (self._size(k) for k in n.kids)
         if n.op == "IMul":
-            return n.args[0] * a
+            return int(n.args[0]) * a
         (b,) = rest
         if n.op == "IAdd":
             return a + b

@@ -21,7 +21,7 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 class _Names:
-    """The union-find. `users` of an axis are the nodes that have it: one node never has it twice."""
+    """The union-find. The users of an axis are the nodes that have it, none of them twice."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._parent: list[int] = []

@@ -77,7 +77,7 @@ def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
         free[row.inputs[0]] = _axes(egraph.value_to_i64(row.output))
     for row in frozen["dt"].rows:
         dtype[row.inputs[0]] = _DTYPE[egraph.value_to_i64(row.output)]
-    roots = []
+    roots: list[Ref] = []
     while f"$root{len(roots)}" in frozen:
         roots.append(frozen[f"$root{len(roots)}"].rows[0].output)
     return RawGraph(nodes, free, dtype, roots)
@@ -136,7 +136,7 @@ def _symbol(name: str) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """`rank`: of each class that has a member; `best`: its smallest; `whole`: rows that have all."""
+    """`rank` and `best` (smallest member) of each class that has one; `whole`: complete rows."""
 
     rank: dict[Ref, int]
     best: dict[Ref, Row]

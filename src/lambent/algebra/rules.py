@@ -1,19 +1,19 @@
 """The algebra as a table: one row per rule, `before → after` where the guards hold.
 
-A row is data: the text is egglog's, with lower-case names as variables. `e` is the class of `before`.
-Every row is legal by construction: both sides are equal over the reals and over ±inf and NaN where
-the guards let them occur, with no narrower accumulator and no new overflow. `tests/algebra` reads the
-same table and fuzzes every row alone.
+A row is data: the text is egglog's, with lower-case names as variables; `e` is the class of
+`before`. Every row is legal by construction: both sides are equal over the reals and over ±inf and
+NaN where the guards let them occur, with no narrower accumulator and no new overflow.
+`tests/algebra` reads the same table and fuzzes every row alone.
 
     T  In(buffer, index)  C(rational, k, dtype) = rational·log2(e)^k  Inf(±1, dtype)  Nan(dtype)
        Val(index)  Next(axes, dtype): the number of points of the axes  Scale(rational, k, t)
        the unary and binary operations  Sum Max (axes, t)  Fold Part (axes, a, v)
        At(axis, i, t): t where the axis has the index i (an unfinished substitution)
 
-Axes are bits of an i64. Guards (facts of a class): `free` the axes that the value depends on, `dt` its
-dtype, `flt` a float, `fin` never ±inf nor NaN, `real` never ±inf, `pos` above 0 or NaN, `nneg` +0,
-above, or NaN, `npos` 0, below, or NaN, `wonly` made of weights and constants alone. Finite is meant
-over the reals. Inputs are taken for finite; weights are looked at.
+Axes are bits of an i64. Guards are facts of a class: `free` the axes that the value depends on,
+`dt` its dtype, `flt` a float, `fin` never ±inf nor NaN, `real` never ±inf, `pos` above 0 or NaN,
+`nneg` +0, above, or NaN, `npos` 0, below, or NaN, `wonly` made of weights and constants alone.
+Finite is meant over the reals. Inputs are taken for finite; weights are looked at.
 """
 
 from __future__ import annotations

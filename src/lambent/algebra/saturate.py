@@ -19,7 +19,7 @@ from lambent.algebra.facts import DECLARATIONS, fact_rules
 from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE, Rule
 from lambent.algebra.term import Term, walk
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import Dim, Prover, Size, symbols_in, terms_of
+from lambent.graph.dim import Prover, Size, terms_of
 
 HEAD = {
     "add": "Add", "mul": "Mul", "mod": "Mod", "less": "Less", "eq": "Eq", "mask": "Mask",
@@ -237,6 +237,3 @@ def buffers(translation: Translation) -> list[Any]:
 def _rational(r: Fraction) -> str:
     numbers = f'(from-string "{r.numerator}") (from-string "{r.denominator}")'
     return f"(bigrat {numbers})"
-
-
-__all__ = ["Bits", "Run", "Session", "name_bits", "symbols_in", "Dim"]

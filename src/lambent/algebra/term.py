@@ -12,8 +12,8 @@
            | part (axes; a, v)                  the same, but 0 where the maximum is −inf
 
 An index expression is a `Size` over axis atoms, symbols and values of terms (`graph.dim`). Axes are
-integers; their extents live beside the terms. Terms are interned: equal terms are one object, so `is`
-and dictionaries are cheap and a term is a DAG. See `sketches` of the design: T(node, index).
+integers; their extents live beside the terms. Terms are interned: equal terms are one object, so
+`is` and dictionaries are cheap and a term is a DAG.
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ def walk(*roots: Term) -> Iterator[Term]:
 def const_value(term: Term) -> float:
     """The float value of a const, inf or nan term."""
     if term.op == "inf":
-        return float("inf") * term.args[0]
+        return float("inf") * float(term.args[0])
     if term.op == "nan":
         return float("nan")
     value, k = term.args
-    return float(value) * LOG2E**k
+    return float(value) * LOG2E ** int(k)
 
 
 def show(term: Term, depth: int = 12) -> str:

@@ -1,0 +1,275 @@
+"""Σ of products → register-blocked micro-kernels: rows × vectors of accumulators over the whole contraction.
+
+The lane axis is one that only operand B has; the rows run along one that only A has. B is read in vectors:
+where it lies (contiguous along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read
+by broadcast: where it lies, or from a tile, or from panels of `rows`.
+
+Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1 (else decided by strides),
+rows_first = 1 to run over the rows in the outer loop, `unroll` of the contraction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lambent.backends.cpu.layout import Array, storage
+from lambent.backends.cpu.prelude import STORAGE
+from lambent.backends.cpu.values import Expr, convert, spread
+from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
+
+if TYPE_CHECKING:
+    from lambent.backends.cpu.render import Renderer
+
+
+def plain(r: Renderer, dot: Dot) -> Dot | Reduce:
+    """The Dot, or a Reduce of a product where a micro-kernel would not pay."""
+    (a, own_a), (b, own_b) = r.layout.sides(dot)
+    product = Reduce("sum", dot.axes, Map("mul", (a, b), dot.dtype))
+    if not (own_a or own_b) or storage(dot.dtype) == "b":
+        return product
+    near = [_near(r, x) for x in (a, b)]
+    if (near[0] & own_a) or (near[1] & own_b):
+        return dot
+    along_sum = (near[0] | near[1]) & dot.axes
+    shared = r.layout.axes(a) & r.layout.axes(b) - dot.axes
+    if not (own_a and own_b) and along_sum:
+        return product  # a matrix times a vector, in rows
+    if any(r.layout.count(i) >= r.target.lanes for i in (near[0] | near[1]) & shared):
+        return product
+    return dot
+
+
+def _near(r: Renderer, v: Value) -> frozenset[int]:
+    """The axes along which an operand has its neighbours in memory."""
+    if isinstance(v, Ref):
+        array = r.out.arrays[v.name]
+        return frozenset() if array.inner is None else frozenset({array.inner})
+    return r.layout.contiguous(v)
+
+
+def stored(r: Renderer, dot: Dot) -> Ref:
+    """The Dot computed into a tile of its own."""
+    name = r.out.fresh("%dot")
+    axes = r.layout.axes(dot)
+    inner = r.layout.inner[name] = _lane(r, dot, None)
+    array = r.tile(name, axes, storage(dot.dtype), inner)
+    accumulate(r, name, array, dot, None, fresh=True)
+    r.out.arrays[name] = array
+    return Ref(name, axes, dot.dtype)
+
+
+def _lane(r: Renderer, dot: Dot, wanted: int | None) -> int:
+    sides = r.layout.sides(dot)
+    if wanted is not None and wanted in sides[0][1] | sides[1][1]:
+        return wanted
+    ranked = sorted(
+        (3 * (i in _near(r, x)) - 4 * (r.layout.count(i) < r.target.lanes), r.layout.count(i), i)
+        for x, own in sides
+        for i in own
+    )
+    return ranked[-1][2]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a micro-kernel reads and writes: operand A by rows, B by lanes, into `array`."""
+
+    r: Renderer
+    name: str
+    array: Array
+    a: Value
+    b: Value
+    rows: int | None
+    lane: int
+    sums: tuple[int, ...]
+    scale: Value | None
+    fresh: bool
+    t: str
+
+
+def accumulate(
+    r: Renderer, name: str, array: Array, dot: Dot, scale: Value | None, fresh: bool
+) -> None:
+    """array := dot, or array · scale + dot."""
+    lane = _lane(r, dot, array.inner)
+    (a, own_a), (b, own_b) = r.layout.sides(dot)
+    if lane in own_a:
+        a, own_a, b, own_b = b, own_b, a, own_a
+    rows = max(own_a, key=lambda i: (r.layout.count(i), i)) if own_a else None
+    t = STORAGE[storage(dot.dtype)][1]
+    height, width = _block(r, t, rows, lane)
+    near = _near(r, a)
+    sums = tuple(sorted(dot.axes - r.layout.unit, key=lambda i: (i in near, r.layout.count(i), i)))
+    outside = sorted(frozenset(array.strides) - own_a - own_b)
+    rest_a, rest_b = sorted(own_a - {rows}), sorted(own_b - {lane})
+
+    def body() -> None:
+        packed_b = _pack_b(r, b, dot, lane, rows, sums, height, width)
+        packed_a = _pack_a(r, a, dot, rows, lane, sums, height, width)
+        k = Kernel(r, name, array, packed_a, packed_b, rows, lane, sums, scale, fresh, t)
+
+        def columns() -> None:
+            _columns(k, height, width, rest_a)
+
+        r.out.nest(rest_b, None, columns)
+
+    with r.out.block("", barrier=True):
+        r.out.nest(outside, None, body)
+
+
+def _block(r: Renderer, t: str, rows: int | None, lane: int) -> tuple[int, int]:
+    """Rows and vectors of the register block, no larger than the tile."""
+    height, width = r.program.schedule.block
+    most = -(-r.upper(lane) // r.target.lanes)
+    if rows is None:
+        return 1, min(most, 8 if t in ("f32", "i32") else 4)
+    if t in ("f64", "i64"):
+        width = max(1, width // 2)  # a vector of these is two registers
+    return min(height, r.upper(rows)), min(width, most)
+
+
+def _option(r: Renderer, name: str) -> int | None:
+    return r.options.get(name)
+
+
+def _pack_b(
+    r: Renderer, b: Value, dot: Dot, lane: int, rows: int | None, sums: tuple[int, ...],
+    height: int, width: int,
+) -> Value:  # fmt: skip
+    """B itself where vectors can be read from it, else panels of it."""
+    wanted, usable = _option(r, "pack_b"), lane in _near(r, b)
+    if isinstance(b, Load) and usable:
+        place = r.layout.place(b.buffer, b.index)
+        usable = place.slope(lane) == 1
+        reuse = 1 if rows is None else r.layout.count(rows)
+        if wanted is None and reuse >= 4 * height and len(sums) > 0:
+            step = place.slope(sums[-1])
+            wanted = int(not isinstance(step, int) or abs(step) >= 2 * r.layout.count(lane))
+    if usable and not wanted:
+        return b
+    return _tile(r, b, dot, (lane, width * r.target.lanes), sums, None)
+
+
+def _pack_a(
+    r: Renderer, a: Value, dot: Dot, rows: int | None, lane: int, sums: tuple[int, ...],
+    height: int, width: int,
+) -> Value:  # fmt: skip
+    """A itself where elements can be read from it, else a tile or panels of it."""
+    wanted, usable = _option(r, "pack_a"), isinstance(a, Ref)
+    reuse = r.layout.count(lane) >= 4 * width * r.target.lanes
+    if isinstance(a, Load):
+        place = r.layout.place(a.buffer, a.index)
+        usable = a.dtype == a.dtype.compute and not any(clamp for _, clamp, _, _ in place.dims)
+        if wanted is None and sums and place.slope(sums[-1]) != 1:
+            wanted = int(reuse)
+    if usable and not wanted:
+        return a
+    if rows is not None and height > 1 and wanted:
+        return _tile(r, a, dot, (rows, height), sums, None)
+    return _tile(r, a, dot, None, sums, sums[-1] if sums else rows)
+
+
+def _tile(
+    r: Renderer, v: Value, dot: Dot, panel: tuple[int, int] | None, sums: tuple[int, ...],
+    inner: int | None,
+) -> Ref:  # fmt: skip
+    """A copy of an operand as a tile over its axes, but those that the loops around it bind."""
+    bound = frozenset(r.out.scope.idx)
+    axes = r.layout.axes(v) - bound
+    outer = tuple(sorted(axes - frozenset(sums)))
+    name = r.out.fresh("%pack")
+    array = r.tile(name, axes, storage(v.dtype), inner, panel, (*outer, *sums))
+    r.layout.inner[name] = inner
+    r.fill(array, v)
+    r.out.arrays[name] = array
+    return Ref(name, axes, v.dtype)
+
+
+def _columns(k: Kernel, height: int, width: int, rest_a: list[int]) -> None:
+    """Over the lane axis: `width` vectors at a time, then one, then the live lanes of one."""
+    out, w = k.r.out, k.r.target.lanes
+    n, j = out.length[k.lane], out.fresh("j")
+    exact_ = k.r.layout.multiple(k.lane, w)
+    padded = k.array.inner == k.lane and isinstance(k.b, Ref)
+
+    def part(vectors: int, tail: str | None) -> None:
+        out.nest(rest_a, None, lambda: _rows(k, height, vectors, j, tail))
+
+    out.line(f"i64 {j} = 0;")
+    with out.block(f"for (; {j} + {width * w} <= {n}; {j} += {width * w})"):
+        part(width, None)
+    if k.r.layout.multiple(k.lane, width * w):
+        return
+    if padded or width > 1:
+        with out.block(f"for (; {j}{'' if padded else f' + {w}'} {'<' if padded else '<='} {n}; {j} += {w})"):
+            part(1, None)
+    if not exact_ and not padded:
+        t = out.fresh("t")
+        with out.block(f"if ({j} < {n})"):
+            out.line(f"const i64 {t} = {n} - {j};")
+            part(1, t)
+
+
+def _heights(k: Kernel, height: int) -> list[int]:
+    """The block heights that cover every number of rows that a tile can have."""
+    if k.rows is None or k.r.layout.multiple(k.rows, height):
+        return [height]
+    axis = k.r.program.axes[k.rows]
+    if isinstance(axis.extent, int):
+        tile = min(axis.tile, axis.extent) if k.rows in k.r.layout.looped else axis.extent
+        rest = {tile % height, axis.extent % tile % height} - {0}
+        return [height, *sorted(rest, reverse=True)]
+    return sorted({height, max(1, height // 2), 1}, reverse=True)
+
+
+def _rows(k: Kernel, height: int, vectors: int, j: str, tail: str | None) -> None:
+    out = k.r.out
+    if k.rows is None:
+        with out.block(""):
+            _micro(k, 1, vectors, "", j, tail)
+        return
+    i, m = out.fresh("i"), out.length[k.rows]
+    out.line(f"i64 {i} = 0;")
+    for h in _heights(k, height):
+        with out.block(f"for (; {i} + {h} <= {m}; {i} += {h})"):
+            _micro(k, h, vectors, i, j, tail)
+
+
+def _micro(k: Kernel, height: int, vectors: int, i: str, j: str, tail: str | None) -> None:
+    """One block: accumulators, the loops over the contraction, the stores."""
+    out, w, t = k.r.out, k.r.target.lanes, k.t
+    cells = [(r, q) for r in range(height) for q in range(vectors)]
+    acc = {c: out.fresh("c") for c in cells}
+    rows = [{} if k.rows is None else {k.rows: f"({i} + {r})"} for r in range(height)]
+    columns = [{k.lane: f"({j} + {q * w})" if q else j} for q in range(vectors)]
+    dtype = k.b.dtype
+    old: Value = Ref(k.name, frozenset(k.array.strides), dtype)
+    if k.scale is not None:
+        old = Map("mul", (old, k.scale), dtype)
+    for r, q in cells:
+        with out.at({**rows[r], **columns[q]}, k.lane, tail):
+            first = f"(v{t})(({t})0)" if k.fresh else spread(convert(out.value(old), t))
+            out.line(f"v{t} {acc[r, q]} = {first};")
+
+    def step() -> None:
+        b: list[str] = []
+        for q in range(vectors):
+            with out.at(columns[q], k.lane, tail):
+                b.append(spread(convert(out.value(k.b), t)))
+        for r in range(height):
+            with out.at(rows[r]):
+                a = spread(convert(out.value(k.a), t))
+            name = out.fresh("a")
+            out.line(f"const v{t} {name} = {a};")
+            out.line(" ".join(f"{acc[r, q]} += {name} * {b[q]};" for q in range(vectors)))
+
+    out.nest_plain(list(k.sums), step)
+    for r, q in cells:
+        with out.at({**rows[r], **columns[q]}, k.lane, tail):
+            e = Expr(acc[r, q], t, True)
+            if k.array.inner == k.lane:
+                k.r.put(k.array.code, f"{k.array.name} + {out.offset(k.array, out.scope.idx)}", e)
+            else:
+                where = out.offset(k.array, out.lane_index("z"))
+                k.r.scatter(k.array.code, f"{k.array.name} + {where}", e)

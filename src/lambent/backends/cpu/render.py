@@ -1,0 +1,373 @@
+"""Tile program → C text of one kernel, as the CPU backend's ABI asks for it.
+
+`K_tasks(size)` counts the independent tasks of the grid; `K_run(task, buf, size)` runs one. `buf` holds the
+outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols(kernel)`. Outputs must
+not overlap inputs. Tiles live on the stack: `scratch_bytes` says how much of it a task needs.
+
+Options of a schedule that the renderer reads (see `dot`): pack_a, pack_b (0 or 1), rows_first (0 or 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from lambent.backends.base import kernel_symbols
+from lambent.backends.cpu import dot
+from lambent.backends.cpu.layout import Array, Layout, statements, storage
+from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE, prelude
+from lambent.backends.cpu.target import Target
+from lambent.backends.cpu.values import Emitter, Expr, convert, ctype, identity, literal, spread, symbol_name
+from lambent.graph.dim import Size, axes_in, bounds
+from lambent.kernel.kernel import Buffer
+from lambent.kernel.tile import (
+    Accumulate, Dot, For, Let, Lit, Load, Map, Reduce, Ref, Stmt, Store, TileProgram, Value, Var,
+)  # fmt: skip
+
+PRELUDE = prelude
+_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "h": 2, "bf": 2}
+
+
+def render(program: TileProgram, name: str, target: Target) -> str:
+    """The C text of `{name}_tasks` and `{name}_run`; it needs `PRELUDE(target)` before it.
+
+    Raises:
+        ValueError: the program is not legal (an array without an upper bound, an unknown name).
+    """
+    return Renderer(program, name, target).text()
+
+
+def scratch_bytes(program: TileProgram, target: Target) -> int:
+    """An upper bound of the stack that one task needs for its tiles."""
+    renderer = Renderer(program, "k", target)
+    renderer.text()
+    return renderer.scratch
+
+
+class Renderer:
+    def __init__(self, program: TileProgram, name: str, target: Target) -> None:
+        self.program, self.name, self.target = program, name, target
+        kernel = program.kernel
+        outputs = [o.buffer for o in kernel.outputs]
+        self.buffers: dict[str, Buffer] = {b.name: b for b in (*outputs, *kernel.inputs)}
+        self.outputs = frozenset(b.name for b in outputs)
+        pointers = {b: f"b{i}" for i, b in enumerate(self.buffers)}
+        self.layout = Layout(program, target, self.buffers)
+        self.out = Emitter(self.layout, pointers)
+        self.options = dict(program.schedule.options)
+        self.scratch = 0
+        for i, a in program.axes.items():
+            if i not in self.layout.looped:
+                self.out.origin[i] = "0"
+                self.out.length[i] = self.out.size(a.extent, {})
+
+    # ---- the two functions ----
+
+    def text(self) -> str:
+        grid, body = self._grid()
+        names = kernel_symbols(self.program.kernel)
+        symbols = "".join(f" const i64 {symbol_name(s)} = size[{i}];" for i, s in enumerate(names))
+        counts = [self._count(f) for f in grid]
+        self._bind_grid(grid)
+        self.body(body)
+        params = [f"i64 o{f.axis}" for f in grid]
+        args, decode = self._decode(grid, counts)
+        for i, (b, buffer) in enumerate(self.buffers.items()):
+            const = "" if b in self.outputs else "const "
+            memory = STORAGE[CODES[buffer.dtype.name]][0]
+            params.append(f"{const}{memory} *restrict b{i}")
+            args.append(f"({const}{memory} *)buf[{i}]")
+        lines = "\n".join(f" {line}" for line in self.out.scope.lines)
+        signature = ", ".join([*params, "const i64 *size"])
+        return (
+            f"static __attribute__((noinline)) void {self.name}_body({signature}) {{\n"
+            f"{symbols}\n{lines}\n}}\n"
+            f"static i64 {self.name}_tasks(const i64 *size) {{\n{symbols}\n"
+            f" return {' * '.join(counts) or '1'};\n}}\n"
+            f"static void {self.name}_run(i64 task, void *const *buf, const i64 *size) {{\n"
+            f"{symbols}\n{decode} {self.name}_body({', '.join([*args, 'size'])});\n}}\n"
+        )
+
+    def _grid(self) -> tuple[list[For], tuple[Stmt, ...]]:
+        """The directly nested outermost parallel loops whose ranges do not depend on each other."""
+        grid: list[For] = []
+        body = self.program.body
+        while len(body) == 1 and isinstance(s := body[0], For) and s.parallel:
+            if grid and (axes_in(s.start) | axes_in(s.stop)):
+                break
+            grid.append(s)
+            body = s.body
+        return grid, body
+
+    def _count(self, f: For) -> str:
+        tile = self.program.axes[f.axis].tile
+        span = self.out.size(f.stop - f.start + (tile - 1), {})
+        return f"lt_max(0, {span} / {tile})"
+
+    def _bind_grid(self, grid: list[For]) -> None:
+        for f in grid:
+            self._bind(f)
+
+    def _decode(self, grid: list[For], counts: list[str]) -> tuple[list[str], str]:
+        """Arguments and lines that turn a task number into the origins of the grid's axes."""
+        args: list[str] = []
+        lines = ""
+        for f, count in reversed(list(zip(grid, counts, strict=True))):
+            tile, start = self.program.axes[f.axis].tile, self.out.size(f.start, {})
+            part = "task" if f is grid[0] else f"task % ({count})"
+            lines += f" const i64 o{f.axis} = {start} + ({part}) * {tile};"
+            if f is not grid[0]:
+                lines += f" task /= {count};"
+            args.insert(0, f"o{f.axis}")
+        return args, f"{lines}\n" if lines else ""
+
+    def _bind(self, f: For) -> None:
+        """Inside the loop: the origin and the length of the axis."""
+        i, a = f.axis, self.program.axes[f.axis]
+        self.out.origin[i] = f"o{i}"
+        if a.tile == 1 or (isinstance(a.extent, int) and a.extent % a.tile == 0):
+            self.out.length[i] = str(a.tile)
+            return
+        if isinstance(a.extent, int) and a.extent < a.tile:
+            self.out.length[i] = str(a.extent)
+            return
+        self.out.length[i] = f"n{i}"
+        extent = self.out.size(a.extent, {})
+        self.out.line(f"const i64 n{i} = lt_min({a.tile}, {extent} - o{i});")
+
+    # ---- statements ----
+
+    def body(self, body: Iterable[Stmt]) -> None:
+        arrays = dict(self.out.arrays)
+        for s in body:
+            match s:
+                case For():
+                    self._for(s)
+                case Let(name=name, value=value):
+                    self._let(name, value)
+                case Var():
+                    self._var(s)
+                case Accumulate():
+                    self._accumulate(s)
+                case Store():
+                    self._store(s)
+        self.out.arrays = arrays
+
+    def _for(self, f: For) -> None:
+        i, tile = f.axis, self.program.axes[f.axis].tile
+        origins = dict.fromkeys(self.program.axes, "0")  # an axis in a range means its origin
+        start, stop = (self.out.size(e, origins) for e in (f.start, f.stop))
+        if f.stop != self.program.axes[i].extent:
+            stop = f"lt_min({stop}, {self.out.size(self.program.axes[i].extent, {})})"
+        saved = self.out.origin.get(i), self.out.length.get(i)
+        with self.out.block(f"for (i64 o{i} = {start}; o{i} < {stop}; o{i} += {tile})"):
+            self._bind(f)
+            self.body(f.body)
+        for table, old in zip((self.out.origin, self.out.length), saved, strict=True):
+            if old is not None:
+                table[i] = old
+
+    def _let(self, name: str, value: Value) -> None:
+        value = self.lift(value, whole=False)
+        array = self.tile(name, self.layout.axes(value), storage(value.dtype), self.layout.inner[name])
+        if isinstance(value, Dot):
+            dot.accumulate(self, name, array, value, None, fresh=True)
+        else:
+            self.fill(array, value)
+        self.out.arrays[name] = array
+
+    def _var(self, s: Var) -> None:
+        axes = frozenset(s.axes) - self.layout.unit
+        array = self.tile(s.name, axes, storage(s.dtype), self.layout.inner[s.name])
+        t = STORAGE[array.code][1]
+        init = literal(s.init, s.dtype) if math.isfinite(s.init) or t in FLOATS else identity("max", t)
+        z = self.out.fresh("z")
+        self.out.line(
+            f"for (i64 {z} = 0; {z} < {array.size}; {z}++) put_{array.code}({array.name} + {z}, {init.text});"
+        )
+        self.out.arrays[s.name] = array
+
+    def _accumulate(self, s: Accumulate) -> None:
+        array = self.out.arrays[s.name]
+        value = self.lift(s.value, whole=s.op != "sum")
+        scale = None if s.scale is None else self.lift(s.scale)
+        if isinstance(value, Dot):
+            dot.accumulate(self, s.name, array, value, scale, fresh=False)
+            return
+        ref = Ref(s.name, frozenset(array.strides), value.dtype)
+        old: Value = ref if scale is None else Map("mul", (ref, scale), value.dtype)
+        whole = Map("add" if s.op == "sum" else s.op, (old, value), value.dtype)
+        self.fill(array, whole)
+
+    def _store(self, s: Store) -> None:
+        value = self.lift(s.value)
+        place = self.layout.place(s.buffer, s.index, True)
+        axes = self.layout.axes(Load(s.buffer, s.index, value.dtype)) | self.layout.axes(value)
+        steps = {i: place.slope(i) for i in axes}
+        near = frozenset(i for i in axes if steps[i] == 1)
+        lane = self.layout.lane(value, axes, near)
+        code = CODES[self.buffers[s.buffer].dtype.name]
+        pointer = self.out.pointers[s.buffer]
+
+        def put() -> None:
+            idx = self.out.scope.idx
+            if lane in near or lane is None:
+                self.put(code, f"{pointer} + {self.out.size(place.flat, idx)}", self.out.value(value))
+            else:
+                lanes = self.out.lane_index("z")
+                self.scatter(code, f"{pointer} + {self.out.size(place.flat, lanes)}", self.out.value(value))
+
+        def by_stride(i: int) -> tuple[int, int]:
+            step = steps[i]
+            return (-abs(bounds(step)[1]) if step is not None else 0, i)
+
+        with self.out.block("", barrier=True):
+            self.out.nest(sorted(axes, key=by_stride), lane, put)
+
+    # ---- tiles ----
+
+    def tile(
+        self, name: str, axes: frozenset[int], code: str, inner: int | None,
+        panel: tuple[int, int] | None = None, order: tuple[int, ...] = (),
+    ) -> Array:  # fmt: skip
+        """A declared array over the axes. A panel makes its axis the innermost, cut to that width."""
+        rest = [i for i in (*order, *sorted(axes - set(order))) if i != inner and i in axes]
+        strides: dict[int, int] = {}
+        size = 1
+        if panel:
+            size = panel[1]
+            inner = None
+        elif inner is not None:
+            strides[inner], size = 1, -(-self.upper(inner) // self.target.lanes) * self.target.lanes
+        for i in reversed([i for i in rest if not (panel and panel[0] == i)]):
+            strides[i], size = size, size * self.upper(i)
+        if panel:
+            strides[panel[0]] = size
+            size *= -(-self.upper(panel[0]) // panel[1])
+        memory = STORAGE[code][0]
+        label = self.out.fresh("T")
+        size = -(-size // self.target.lanes) * self.target.lanes
+        self.scratch += size * _BYTES.get(code, 1)
+        self.out.line(f"{memory} {label}[{size}] __attribute__((aligned(64))); // {name}")
+        return Array(label, code, strides, inner, size, panel)
+
+    def upper(self, i: int) -> int:
+        """The most indices that a tile of an axis has."""
+        a = self.program.axes[i]
+        return min(a.tile, bounds(a.extent)[1])
+
+    def fill(self, array: Array, value: Value) -> None:
+        """array := value, at every index of the array's axes."""
+        out, lanes = self.out, self.target.lanes
+        axes = sorted(array.strides, key=lambda i: -array.strides[i])
+        near = array.inner
+        if array.panel and array.panel[1] % lanes == 0:
+            near = array.panel[0]
+            axes = [near, *(i for i in axes if i != near)]
+        lane = self.layout.lane(value, axes, frozenset() if near is None else frozenset({near}))
+        if lane is not None and near is not None and lane != near and array.code == "f32":
+            if min(self.upper(lane), self.upper(near)) >= lanes:
+                self._fill_across(array, value, axes, lane, near)
+                return
+
+        def put() -> None:
+            if lane == near or lane is None:
+                self.put(array.code, self._at(array, out.scope.idx), out.value(value))
+            else:
+                self.scatter(array.code, self._at(array, out.lane_index("z")), out.value(value))
+
+        with out.block("", barrier=True):
+            out.nest(axes, lane, put)
+
+    def _at(self, array: Array, idx: Mapping[int, str]) -> str:
+        return f"{array.name} + {self.out.offset(array, idx)}"
+
+    def _fill_across(
+        self, array: Array, value: Value, axes: list[int], lane: int, near: int
+    ) -> None:
+        """Read along one axis, write along another: squares are transposed in registers."""
+        out, w = self.out, self.target.lanes
+        rest = [i for i in axes if i not in (lane, near)]
+        j, k, u, q = (out.fresh(c) for c in "jkuq")
+
+        def one() -> None:
+            self.put(array.code, self._at(array, out.scope.idx), out.value(value))
+
+        def square() -> None:
+            row = {near: f"({j} + {u})", lane: k}
+            column = {near: j, lane: f"({k} + {u})"}
+            out.line(f"vf32 {q}[{w}];")
+            with out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", row, lane):
+                out.line(f"{q}[{u}] = {spread(out.value(value))};")
+            out.line(f"transpose({q});")
+            with out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", column):
+                out.line(f"st_f32({self._at(array, out.scope.idx)}, {q}[{u}]);")
+
+        def both() -> None:
+            n, m = out.length[near], out.length[lane]
+            out.line(f"i64 {j} = 0;")
+            with out.block(f"for (; {j} + {w} <= {n}; {j} += {w})"):
+                out.line(f"i64 {k} = 0;")
+                with out.block(f"for (; {k} + {w} <= {m}; {k} += {w})"):
+                    square()
+                if not self.layout.multiple(lane, w):
+                    with out.block(f"for (; {k} < {m}; {k}++)", {lane: k}), out.block(
+                        f"for (int {u} = 0; {u} < {w}; {u}++)", {near: f"({j} + {u})"}
+                    ):
+                        one()
+            if not self.layout.multiple(near, w):
+                with out.block(f"for (; {j} < {n}; {j}++)", {near: j}), out.loop(lane):
+                    one()
+
+        with out.block("", barrier=True):
+            out.nest(rest, None, both)
+
+    def put(self, code: str, pointer: str, e: Expr) -> None:
+        """Write an expression here: a vector (its live lanes) or one element."""
+        e = convert(e, STORAGE[code][1])
+        scope = self.out.scope
+        if scope.lane is None:
+            self.out.line(f"put_{code}({pointer}, {e.text});")
+        elif scope.tail:
+            self.out.line(f"stt_{code}({pointer}, {spread(e)}, {scope.tail});")
+        else:
+            self.out.line(f"st_{code}({pointer}, {spread(e)});")
+
+    def scatter(self, code: str, pointer: str, e: Expr) -> None:
+        """Write the lanes apart; `pointer` has the lane number as `z`."""
+        e = convert(e, STORAGE[code][1])
+        name, live = self.out.fresh("x"), self.out.scope.tail or str(self.target.lanes)
+        self.out.line(f"const {ctype(e.t, True)} {name} = {spread(e)};")
+        self.out.line(f"for (i64 z = 0; z < {live}; z++) put_{code}({pointer}, {name}[z]);")
+
+    # ---- products inside values ----
+
+    def lift(self, value: Value, whole: bool = True) -> Value:
+        """The value with every Dot in it computed into a tile here, or turned into a sum.
+
+        whole=False leaves the outermost node alone if it is a Dot that the micro-kernel can do.
+        """
+        memo: dict[int, Value] = {}
+
+        def walk(v: Value) -> Value:
+            if id(v) not in memo:
+                memo[id(v)] = below(v)
+            return memo[id(v)]
+
+        def below(v: Value) -> Value:
+            match v:
+                case Map(args=args):
+                    new = tuple(walk(a) for a in args)
+                    return v if all(map(lambda p, q: p is q, new, args)) else Map(v.op, new, v.dtype)
+                case Reduce(arg=arg):
+                    new_arg = walk(arg)
+                    return v if new_arg is arg else Reduce(v.op, v.axes, new_arg)
+                case Dot():
+                    product = dot.plain(self, Dot(v.axes, walk(v.a), walk(v.b)))
+                    if not isinstance(product, Dot) or (v is value and not whole):
+                        return product
+                    return dot.stored(self, product)
+                case _:
+                    return v
+
+        return walk(value)

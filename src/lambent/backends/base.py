@@ -1,7 +1,7 @@
-"""What search and runtime need of a backend: device key, calibration, compiling, measuring, assembling.
+"""What search and runtime need of a backend: calibration, compiling, measuring, assembling.
 
-A backend turns tile programs into native code. Nothing here names a device: `get("cpu")` imports
-the module of that device on first use, so that a missing extra is an error only for who asks for it.
+A backend turns tile programs into native code. `get("cpu")` imports the module of that device on
+first use, so that a missing extra is an error only for who asks for it.
 """
 
 from __future__ import annotations

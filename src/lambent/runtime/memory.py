@@ -1,8 +1,8 @@
 """The memory plan: one arena for all values between the first kernel and the last.
 
-Buffers of fixed size are packed into the first block, best fit among the gaps that those alive at the
-same time leave. Buffers with symbolic sizes share blocks of their own, one at a time; the offsets of
-blocks are sums of their sizes and are computed in each run, so that a small run takes a small arena.
+Buffers of fixed size are packed into the first block, best fit among the gaps that those alive at
+the same time leave. Buffers with symbolic sizes share blocks of their own, one at a time; offsets of
+blocks are sums of their sizes, computed in each run: a small run takes a small arena.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def plan_memory(plan: Plan) -> Memory:
             blocks.append(0)
             ends.append([])
             free = [len(blocks) - 1]
-        at = min(free, key=lambda i: (abs(representative(blocks[i]) - representative(sizes[name])), i))
+        at = min(
+            free, key=lambda i: (abs(representative(blocks[i]) - representative(sizes[name])), i)
+        )
         blocks[at] = maximum(blocks[at], sizes[name])
         ends[at].append(alive[name])
         places[name] = (at, 0)

@@ -58,7 +58,9 @@ def check(plan: Plan) -> None:
             kernel = step.program.kernel
             count = len(kernel.outputs) + len(kernel.inputs)
             if len(step.buffers) != count:
-                raise ValueError(f"step {number}: {len(step.buffers)} buffers, its kernel has {count}")
+                raise ValueError(
+                    f"step {number}: {len(step.buffers)} buffers, its kernel has {count}"
+                )
             for name in step.reads:
                 if name not in known:
                     raise ValueError(f"step {number}: reads {name!r} before it is written")

@@ -70,8 +70,8 @@ class _Sizes:
 class Program:
     """Call it with one keyword argument per input; several threads may do so at once.
 
-    Made by `lambent.compile` or `lambent.load`. `weights` maps numbers of `manifest.weights` to arrays;
-    with `loaded` False the load steps run before the first use.
+    Made by `lambent.compile` or `lambent.load`. `weights` maps numbers of `manifest.weights` to
+    arrays; with `loaded` False the load steps run before the first use.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ import numpy as np
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Manifest, Program, Slot
-from lambent.runtime.sizes import Symbol
+from lambent.runtime.sizes import Symbol, number
 
 FORMAT = "lambent program"
 VERSION = 1
@@ -45,7 +45,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
             archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
             for i, array in sorted(program.weights().items()):
                 with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
-                    member.write(memoryview(array.reshape(-1).view(np.uint8)))
+                    member.write(array.reshape(-1).view(np.uint8).data)
         os.replace(name, target)
     except BaseException:
         os.unlink(name)
@@ -115,8 +115,8 @@ def _manifest(header: dict[str, Any]) -> Manifest:
 
 def _weight(archive: zipfile.ZipFile, i: int, slot: Slot) -> np.ndarray[Any, Any]:
     """The array of a weight, its bytes checked by the archive's checksum."""
-    array = np.empty(slot.shape, DTYPES[slot.dtype].numpy)  # type: ignore[arg-type]
-    raw = memoryview(array.reshape(-1).view(np.uint8))
+    array = np.empty([number(d, {}) for d in slot.shape], DTYPES[slot.dtype].numpy)
+    raw = array.reshape(-1).view(np.uint8).data
     with archive.open(f"weights/{i}") as member:
         at = 0
         while part := member.read(1 << 24):

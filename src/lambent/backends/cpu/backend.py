@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
 from lambent.backends.cpu import assemble, build, calibrate, features, library, measure
@@ -24,38 +24,29 @@ class RenderC:
 
     def __init__(self) -> None:
         target = importlib.import_module("lambent.backends.cpu.target")
-        self._prelude = importlib.import_module("lambent.backends.cpu.prelude")
         self._render = importlib.import_module("lambent.backends.cpu.render")
         cpu = features.detect()
         self._target = target.for_cpu(cpu.arch, cpu.vector_bytes)
 
     def prelude(self) -> str:
-        return str(self._prelude.PRELUDE(self._target))
+        return str(self._render.PRELUDE(self._target))
 
     def render(self, program: TileProgram, name: str) -> str:
         return str(self._render.render(program, name, self._target))
 
 
 class CpuBackend:
-    """See `base.Backend`. A renderer and a reference can be given for tests."""
+    """See `base.Backend`. A renderer can be given, for tests."""
 
     name = "cpu"
 
-    def __init__(
-        self, renderer: Renderer | None = None, reference: measure.Reference | None = None
-    ) -> None:
-        self._given, self._reference = renderer, reference
-        self._measurer = measure.Measurer(self.reference)
+    def __init__(self, renderer: Renderer | None = None) -> None:
+        self._given = renderer
+        self._measurer = measure.Measurer()
 
     @functools.cached_property
     def renderer(self) -> Renderer:
         return self._given or RenderC()
-
-    def reference(self, *arguments: Any) -> Any:
-        """A kernel's outputs in float64 at sampled flat indices."""
-        if self._reference is not None:
-            return self._reference(*arguments)
-        return measure.reference(*arguments)
 
     def device_key(self) -> str:
         return (
@@ -80,9 +71,7 @@ class CpuBackend:
                 failed[i] = Outcome("render", message=f"{type(error).__name__}: {error}")
         image, numbers = self._build(programs, texts, failed)
         path = build.place(image) if numbers else None
-        return measure.Batch(
-            tuple(programs), path, {i: n for n, i in enumerate(numbers)}, failed
-        )
+        return measure.Batch(tuple(programs), path, {i: n for n, i in enumerate(numbers)}, failed)
 
     def _build(
         self, programs: Sequence[TileProgram], texts: dict[int, str], failed: dict[int, Outcome]

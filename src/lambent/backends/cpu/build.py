@@ -24,7 +24,9 @@ FLAGS = (
 )  # fmt: skip
 # Helpers of Clang's own run-time library, which is linked only where one of them is needed:
 # building it takes the wheel's compiler some seconds, once.
-_HELPER = re.compile(rb"\0__(?:trunc|extend|fix|float|u?div|u?mod|mul|add|sub|pow)\w*[sdhtbx][fi]\w*\0")
+_HELPER = re.compile(
+    rb"\0__(?:trunc|extend|fix|float|u?div|u?mod|mul|add|sub|pow)\w*[sdhtbx][fi]\w*\0"
+)
 _serial = itertools.count()
 
 

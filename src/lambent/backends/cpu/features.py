@@ -38,11 +38,11 @@ class Cpu:
 
 
 # What the compiler uses on its own, or the renderer asks for; the rest does not matter to code.
-_RELEVANT = frozenset(
-    "sse4_2 avx avx2 fma f16c bmi1 bmi2 popcnt movbe abm adx avx512f avx512bw avx512cd avx512dq "
-    "avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx512_vbmi avx512_vbmi2 avx_vnni amx_tile "
-    "amx_bf16 amx_int8 asimd asimdhp asimddp fphp sve sve2 bf16 i8mm atomics".split()
-)
+_RELEVANT = """
+    sse4_2 avx avx2 fma f16c bmi1 bmi2 popcnt movbe abm adx avx512f avx512bw avx512cd avx512dq
+    avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx512_vbmi avx512_vbmi2 avx_vnni amx_tile
+    amx_bf16 amx_int8 asimd asimdhp asimddp fphp sve sve2 bf16 i8mm atomics
+"""
 
 
 @functools.cache
@@ -58,9 +58,13 @@ def detect() -> Cpu:
     model = fields.get("model name") or " ".join(
         fields.get(name, "?") for name in ("cpu implementer", "cpu part")
     )
-    features = tuple(sorted(_RELEVANT.intersection(found)))
+    features = _relevant(found)
     identity = " ".join([model, *(fields.get(n, "") for n in ("cpu family", "model", "stepping"))])
     return Cpu(arch, platform.system(), identity.strip(), features, _linux_caches())
+
+
+def _relevant(features: list[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(_RELEVANT.split()).intersection(features)))
 
 
 def _cpuinfo() -> dict[str, str]:
@@ -95,7 +99,7 @@ def _darwin(arch: str) -> Cpu:
     features = "asimd atomics asimddp asimdhp fphp"
     if arch == "x86_64":
         features = f"{ask('machdep.cpu.features')} {ask('machdep.cpu.leaf7_features')}".lower()
-    found = tuple(sorted(_RELEVANT.intersection(features.split())))
+    found = _relevant(features.split())
     l1, l2 = (int(ask(f"hw.{name}") or 0) for name in ("l1dcachesize", "l2cachesize"))
     return Cpu(
         arch, "Darwin", ask("machdep.cpu.brand_string"), found,

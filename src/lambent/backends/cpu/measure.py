@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lambent.algebra.term import walk
 from lambent.backends.base import Outcome, kernel_symbols
 from lambent.backends.cpu import features
-from lambent.backends.cpu.operands import MODES, Spec, draw, input_specs, spec
-from lambent.backends.cpu.process import Lost, Refused, WorkerProcess
 from lambent.backends.cpu.worker import Job
-from lambent.graph.dim import bounds
-from lambent.graph.dtypes import DTYPES, float32
+from lambent.backends.measuring.operands import input_specs, spec, symbol_value
+from lambent.backends.measuring.process import Lost, Refused, WorkerProcess
+from lambent.backends.measuring.verify import Expected, expect, judge
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
-Array = np.ndarray[Any, Any]
-# (kernel, inputs by name, symbols, flat indices by output) → the outputs there, in float64
-Reference = Callable[[Kernel, Mapping[str, Array], Mapping[str, int], Sequence[Array]], list[Array]]
-_SAMPLES = 192
 _MEMORY = 1 << 30  # bytes of operand copies for timing with cold caches
 
 
@@ -49,21 +42,11 @@ class Batch:
             self.path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a kernel must give: the way to draw operands, and float64 values at flat indices."""
-
-    mode: str
-    samples: tuple[Array, ...]
-    values: tuple[Array, ...]
-
-
 class Measurer:
     """Owns the worker. One measurement runs at a time; other threads wait for it."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
-        self._worker = WorkerProcess()
+    def __init__(self) -> None:
+        self._worker = WorkerProcess("lambent.backends.cpu.worker")
         self._lock = threading.Lock()
         self._expected: dict[Any, Expected] = {}
 
@@ -77,7 +60,7 @@ class Measurer:
         if key not in self._expected:
             if len(self._expected) > 4096:
                 self._expected.clear()
-            self._expected[key] = expect(kernel, symbols, self._reference)
+            self._expected[key] = expect(kernel, symbols)
         return self._expected[key]
 
     def measure(
@@ -110,7 +93,7 @@ class Measurer:
             batch.at[i],
             tuple(spec(o.buffer, symbols) for o in kernel.outputs),
             input_specs(kernel, symbols),
-            tuple(int(evaluate_symbol(s, symbols)) for s in kernel_symbols(kernel)),
+            tuple(symbol_value(s, symbols) for s in kernel_symbols(kernel)),
             self.expected(kernel, symbols).mode,
             features.threads(),
         )
@@ -139,7 +122,9 @@ class Measurer:
         times: dict[int, list[float]] = {i: [] for i in jobs}
         guess = {i: first[i].seconds or 0.0 for i in jobs}
         lost: dict[int, Outcome] = {}
-        for turn in range(repeats + 1 if repeats else 0):  # the first turn warms up, and sets counts
+        for turn in range(
+            repeats + 1 if repeats else 0
+        ):  # the first turn warms up, and sets counts
             for i, job in jobs.items():
                 if i in lost:
                     continue
@@ -181,119 +166,3 @@ def _copies(job: Job) -> int:
     """Copies of the operands that no cache holds, as far as memory allows."""
     wanted = 2 * features.detect().caches[2] // max(1, job.nbytes) + 2
     return int(max(1, min(wanted, 256, _MEMORY // max(1, job.nbytes))))
-
-
-def reference(
-    kernel: Kernel,
-    buffers: Mapping[str, Array],
-    symbols: Mapping[str, int],
-    samples: Sequence[Array],
-) -> list[Array]:
-    """The kernel's meaning in float64 at flat indices of each output."""
-    module = importlib.import_module("lambent.backends.reference.kernel")
-    return list(module.evaluate(kernel, buffers, symbols, samples))
-
-
-def evaluate_symbol(name: str, symbols: Mapping[str, int]) -> int:
-    """The value of a symbol's atom; `s/8` is an eighth of s."""
-    if name in symbols:
-        return symbols[name]
-    declared, _, multiple = name.rpartition("/")
-    return symbols[declared] // int(multiple)
-
-
-def sample(shape: tuple[int, ...], number: int) -> Array:
-    """Flat indices at which an output is verified: both ends, and a reproducible random choice."""
-    count = math.prod(shape)
-    if count <= _SAMPLES:
-        return np.arange(count)
-    random = np.random.default_rng(7 + number)
-    picks = random.integers(0, count, _SAMPLES)
-    return np.unique(np.concatenate([[0, 1, count - 2, count - 1], picks]))
-
-
-def expect(kernel: Kernel, symbols: Mapping[str, int], reference: Reference) -> Expected:
-    """Values to verify with, under the first way of drawing operands that keeps them finite."""
-    specs = input_specs(kernel, symbols)
-    shapes = [spec(o.buffer, symbols).shape for o in kernel.outputs]
-    samples = tuple(sample(shape, i) for i, shape in enumerate(shapes))
-    best: Expected | None = None
-    fewest = math.inf
-    for mode in MODES:
-        buffers = {b.name: draw(s, i, mode) for i, (b, s) in enumerate(_named(kernel, specs))}
-        with np.errstate(all="ignore"):
-            values = tuple(reference(kernel, buffers, symbols, samples))
-        bad = sum(int(_unusable(v, o.buffer.dtype.name)) for v, o in zip(values, kernel.outputs, strict=True))
-        if bad < fewest:
-            best, fewest = Expected(mode, samples, values), bad
-        if not bad:
-            break
-    assert best is not None
-    return best
-
-
-def _named(kernel: Kernel, specs: Sequence[Spec]) -> list[tuple[Any, Spec]]:
-    return list(zip(kernel.inputs, specs, strict=True))
-
-
-def _unusable(values: Array, dtype: str) -> int:
-    """How many values cannot tell right from wrong: not finite, or beyond the dtype's range."""
-    wide = np.asarray(values, np.float64)
-    if not DTYPES[dtype].is_float:
-        return 0
-    most = {"float16": 6e4}.get(dtype, 1e300 if dtype == "float64" else 1e37)
-    return int(np.count_nonzero(~(np.abs(wide) < most)))
-
-
-def tolerance(kernel: Kernel, dtype: str) -> float:
-    """Allowed error, relative to the output's scale: by storage, casts and reduction lengths."""
-    eps = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-    widest, terms = eps[dtype], list(walk(*(o.term for o in kernel.outputs)))
-    for term in terms:
-        if term.op == "cast" and term.dtype.is_float:
-            widest = max(widest, eps[term.dtype.name])
-    exact = all(t.dtype.name == "float64" or not t.dtype.is_float for t in terms)
-    compute = eps["float64" if exact and dtype == "float64" else float32.name]
-    longest = max([1, *(_length(kernel, t.axes) for t in terms)])
-    return 2 * widest + compute * (256 + 8 * math.sqrt(longest))
-
-
-def _length(kernel: Kernel, axes: frozenset[int]) -> int:
-    return math.prod(min(bounds(kernel.extents[a])[1], 1 << 20) for a in sorted(axes))
-
-
-def judge(
-    kernel: Kernel, found: Sequence[Array], values: Sequence[Array], verify: bool = True
-) -> Outcome:
-    """Compare a candidate's values with the reference's."""
-    worst = 0.0
-    for output, got, want in zip(kernel.outputs, found, values, strict=True):
-        name, dtype = output.buffer.name, output.buffer.dtype
-        if not verify or not len(got):
-            continue
-        if not dtype.is_float:
-            wrong = np.count_nonzero(got != np.asarray(want).astype(dtype.numpy))
-            if wrong > len(got) // 200:
-                return Outcome("wrong", message=f"output {name!r}: {wrong} of {len(got)} values")
-            continue
-        a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
-        worst = max(worst, _error(a, b))
-        allowed = tolerance(kernel, dtype.name)
-        if not worst <= allowed:
-            message = f"output {name!r}: relative error {worst:.3g}, allowed {allowed:.3g}"
-            return Outcome("wrong", error=worst, message=message)
-    return Outcome("ok", error=worst)
-
-
-def _error(a: Array, b: Array) -> float:
-    """The largest difference, relative to |b| plus the mean magnitude; inf where kinds differ."""
-    finite = np.isfinite(b)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if not np.all(same[~finite]):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    if not np.all(np.isfinite(a[finite])):
-        return math.inf
-    scale = float(np.mean(np.abs(b[finite]))) or 1.0
-    return float(np.max(np.abs(a - b)[finite] / (np.abs(b[finite]) + scale)))

@@ -1,10 +1,11 @@
 """The C text around kernels: thread pool, launching, timing, and the entry point of a program.
 
-The pool: workers are made on first use, spin 50 µs for the next step, then sleep. A step is a number
-of tasks; whoever takes part, the caller too, claims chunks from one atomic word that holds the step's
-epoch above and the next task below. A late worker's claim fails when the epoch has moved on, so nobody
-waits for one that was not scheduled. One pool serves all libraries of a process (`lambent_pool`), a
-forked child makes its own, and a second thread that calls meanwhile runs its tasks itself.
+The pool: workers are made on first use, spin 50 µs for the next step, then sleep. A step is a
+number of tasks; whoever takes part, the caller too, claims chunks from one atomic word that holds
+the step's epoch above and the next task below. A late worker's claim fails when the epoch has moved
+on, so nobody waits for one that was not scheduled. One pool serves all libraries of a process
+(`lambent_pool`), a forked child makes its own, and a second thread that calls meanwhile runs its
+tasks itself.
 """
 
 from __future__ import annotations

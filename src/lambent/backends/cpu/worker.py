@@ -1,26 +1,22 @@
 """The isolated process in which candidates run: it may hang or crash, the compiler does not.
 
-Started by `measure` as `python -m lambent.backends.cpu.worker`. Messages on the pipes are an 8-byte
-length and a pickle: (name, arguments) in, ("ok", result) or ("error", text) out.
+Started by `measure` as `python -m lambent.backends.cpu.worker`; see `measuring.process`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import pickle
-import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from lambent.backends.cpu.library import aligned, open_library, pointers
-from lambent.backends.cpu.operands import Spec, draw
+from lambent.backends.measuring.operands import Spec, draw
+from lambent.backends.measuring.process import serve
 from lambent.graph.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
@@ -58,13 +54,6 @@ class ProgramJob:
     threads: int
 
 
-def send(stream: BinaryIO, message: Any) -> None:
-    """Write one message."""
-    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    stream.write(len(data).to_bytes(8, "little") + data)
-    stream.flush()
-
-
 class Worker:
     """The state between messages: opened libraries, and the operands of recent jobs."""
 
@@ -85,7 +74,9 @@ class Worker:
         raw = [aligned(s.nbytes + 2 * GUARD) for s in job.outputs]
         for r in raw:
             r[:] = _FILL
-        outputs = [_view(r[GUARD : r.nbytes - GUARD], s) for r, s in zip(raw, job.outputs, strict=True)]
+        outputs = [
+            _view(r[GUARD : r.nbytes - GUARD], s) for r, s in zip(raw, job.outputs, strict=True)
+        ]
         before = [_checksum(a) for a in inputs]
         ns = self._time(library, job, [[*outputs, *inputs]], 1, 0)
         complaint = ""
@@ -171,31 +162,11 @@ def _checksum(array: Array) -> int:
     return int(np.bitwise_xor.reduce(words)) ^ int(raw[words.nbytes :].sum())
 
 
-def serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Answer messages until the pipe closes. A request that outlives its limit ends the process."""
-    worker = Worker()
-    table: dict[str, Callable[..., Any]] = {
-        "check": worker.check, "time": worker.time, "program": worker.program,
-        "close": worker.close,
-    }  # fmt: skip
-    while head := stdin.read(8):
-        name, limit, arguments = pickle.loads(stdin.read(int.from_bytes(head, "little")))
-        # the parent kills us at the limit; should it be gone, the alarm does
-        signal.setitimer(signal.ITIMER_REAL, limit + 5)
-        try:
-            reply: tuple[str, Any] = ("ok", table[name](*arguments))
-        except (MemoryError, ValueError, OSError, RuntimeError, AttributeError) as error:
-            reply = ("error", f"{type(error).__name__}: {error}")
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        send(stdout, reply)
-
-
-def main() -> None:
-    """Keep the pipe for ourselves: what native code prints goes to standard error."""
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(sys.stdin.buffer, pipe)
-
-
 if __name__ == "__main__":
-    main()
+    worker = Worker()
+    serve(
+        {
+            "check": worker.check, "time": worker.time, "program": worker.program,
+            "close": worker.close,
+        }
+    )  # fmt: skip

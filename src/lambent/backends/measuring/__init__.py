@@ -1,0 +1,1 @@
+"""What measuring on every device shares: operands, verification, the isolated process."""

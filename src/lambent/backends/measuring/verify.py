@@ -1,0 +1,123 @@
+"""Verification: what a kernel must give at sampled points, and how near a candidate must come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lambent.algebra.term import walk
+from lambent.backends.base import Outcome
+from lambent.backends.measuring.operands import MODES, draw, input_specs, shape_of
+from lambent.backends.reference.kernel import evaluate, sample_axes
+from lambent.graph.dim import axes_in, bounds
+from lambent.graph.dim import evaluate as number
+from lambent.kernel.kernel import Kernel, Output
+
+Array = np.ndarray[Any, Any]
+_BUDGET = 1e6  # scalar operations of the reference for a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The way to draw operands, and for each output float64 values at flat indices."""
+
+    mode: str
+    samples: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+
+def expect(kernel: Kernel, symbols: Mapping[str, int]) -> Expected:
+    """Values to verify with, under the first way of drawing operands that keeps them finite."""
+    specs = input_specs(kernel, symbols)
+    sample = sample_axes(kernel, symbols, budget=_BUDGET)
+    places = tuple(_flat(o, symbols, sample) for o in kernel.outputs)
+    best: Expected | None = None
+    fewest = math.inf
+    for mode in MODES:
+        drawn = [draw(s, i, mode) for i, s in enumerate(specs)]
+        buffers = {b.name: x for b, x in zip(kernel.inputs, drawn, strict=True)}
+        values = tuple(x.reshape(-1) for x in evaluate(kernel, buffers, symbols, sample))
+        bad = sum(map(_unusable, kernel.outputs, values))
+        if bad < fewest:
+            best, fewest = Expected(mode, places, values), bad
+        if not bad:
+            break
+    assert best is not None
+    return best
+
+
+def _flat(output: Output, symbols: Mapping[str, int], sample: Mapping[int, Array]) -> Array:
+    """Where in the output's buffer the sampled points are, in the order of `evaluate`."""
+    axes = sorted(frozenset[int]().union(*map(axes_in, output.index)))
+    grid = dict(zip(axes, np.ix_(*(sample[i] for i in axes)), strict=True))
+    flat: Any = np.zeros([len(sample[i]) for i in axes], np.int64)
+    for size, index in zip(shape_of(output.buffer.shape, symbols), output.index, strict=True):
+        flat = flat * size + number(index, symbols, grid)
+    return np.asarray(flat).reshape(-1)
+
+
+def _unusable(output: Output, values: Array) -> int:
+    """How many values cannot tell right from wrong: not finite, or beyond the dtype's range."""
+    dtype = output.buffer.dtype
+    if not dtype.is_float:
+        return 0
+    most = {"float16": 6e4, "float64": 1e300}.get(dtype.name, 1e37)
+    return int(np.count_nonzero(~(np.abs(values) < most)))
+
+
+def tolerance(kernel: Kernel, dtype: str) -> float:
+    """Allowed error, relative to the output's scale: by storage, casts and reduction lengths."""
+    eps = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+    widest, terms = eps[dtype], list(walk(*(o.term for o in kernel.outputs)))
+    for term in terms:
+        if term.op == "cast" and term.dtype.is_float:
+            widest = max(widest, eps[term.dtype.name])
+    exact = all(t.dtype.name == "float64" or not t.dtype.is_float for t in terms)
+    compute = eps["float64" if exact and dtype == "float64" else "float32"]
+    longest = max([1, *(_length(kernel, t.axes) for t in terms)])
+    return 2 * widest + compute * (256 + 8 * math.sqrt(longest))
+
+
+def _length(kernel: Kernel, axes: frozenset[int]) -> int:
+    return math.prod(min(bounds(kernel.extents[a])[1], 1 << 20) for a in sorted(axes))
+
+
+def judge(
+    kernel: Kernel, found: Sequence[Array], values: Sequence[Array], verify: bool = True
+) -> Outcome:
+    """Compare a candidate's values with the reference's."""
+    worst = 0.0
+    for output, got, want in zip(kernel.outputs, found, values, strict=True):
+        name, dtype = output.buffer.name, output.buffer.dtype
+        if not verify or not len(got):
+            continue
+        if not dtype.is_float:
+            wrong = np.count_nonzero(got != np.asarray(want).astype(dtype.numpy))
+            if wrong > len(got) // 200:
+                return Outcome("wrong", message=f"output {name!r}: {wrong} of {len(got)} values")
+            continue
+        a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        worst = max(worst, _error(a, b))
+        allowed = tolerance(kernel, dtype.name)
+        if not worst <= allowed:
+            message = f"output {name!r}: relative error {worst:.3g}, allowed {allowed:.3g}"
+            return Outcome("wrong", error=worst, message=message)
+    return Outcome("ok", error=worst)
+
+
+def _error(a: Array, b: Array) -> float:
+    """The largest difference, relative to |b| plus the mean magnitude; inf where kinds differ."""
+    finite = np.isfinite(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if not np.all(same[~finite]):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    if not np.all(np.isfinite(a[finite])):
+        return math.inf
+    scale = float(np.mean(np.abs(b[finite]))) or 1.0
+    return float(np.max(np.abs(a - b)[finite] / (np.abs(b[finite]) + scale)))

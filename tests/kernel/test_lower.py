@@ -1,0 +1,72 @@
+"""Lowering: the interpreted tile program equals the meaning of the kernel's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lambent.backends.reference.kernel import evaluate, picked, sample_axes
+from lambent.graph.dim import bounds
+from lambent.kernel.interpret import interpret
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.lower import lower
+from lambent.kernel.rewrite import free_axes, split
+from lambent.kernel.tile import Schedule
+
+from .kernels import CASES, SYMBOLIC, data
+
+MORE = {f"{name}": f for name, f in {**CASES, **SYMBOLIC}.items()}
+
+
+def random_schedule(kernel: Kernel, draw: Any) -> Schedule:
+    """Any tile for any axis, any order, any grid."""
+    parts = split(kernel).kernel
+    free = sorted({i for o in parts.outputs for i in free_axes(o)})
+    tiles = []
+    for i, extent in sorted(parts.extents.items()):
+        most = bounds(extent)[1]
+        if draw(st.booleans()):
+            tiles.append((i, draw(st.sampled_from((1, 4, 8, 16, 32, max(most, 1))))))
+    order = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
+    return Schedule(tuple(tiles), tuple(order), draw(st.integers(0, len(order))))
+
+
+def tolerance(kernel: Kernel) -> float:
+    narrow = {b.dtype.itemsize for b in kernel.inputs if b.dtype.is_float}
+    narrow |= {o.buffer.dtype.itemsize for o in kernel.outputs if o.buffer.dtype.is_float}
+    return 1.2e-2 if 2 in narrow else 3e-5
+
+
+def compare(kernel: Kernel, got: Mapping[str, Any], want: list[Any]) -> None:
+    rtol = tolerance(kernel)
+    for o, w in zip(kernel.outputs, want, strict=True):
+        g = np.asarray(got[o.buffer.name])
+        assert g.shape == w.shape
+        if o.buffer.dtype.is_float:
+            g = g.astype(np.float64)
+            scale = np.abs(np.where(np.isfinite(w), w, 0)).max(initial=1.0)
+            np.testing.assert_allclose(g, w, rtol=rtol, atol=rtol * scale)
+        else:
+            np.testing.assert_array_equal(g, w)
+
+
+def run(kernel: Kernel, schedule: Schedule, symbols: Mapping[str, int], seed: int = 0) -> None:
+    program = lower(kernel, schedule)
+    inputs = data(kernel, seed, symbols)
+    compare(kernel, interpret(program, inputs, symbols), evaluate(kernel, inputs, symbols))
+
+
+@pytest.mark.parametrize("name", sorted(MORE))
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(st.data())
+def test_lowered_kernel_means_what_its_terms_mean(name: str, data: Any) -> None:
+    kernel = MORE[name]()
+    symbols = {}
+    if name in SYMBOLIC:
+        symbols = {"s": data.draw(st.integers(1, 96)), "z": data.draw(st.integers(1, 40))}
+    run(kernel, random_schedule(kernel, data.draw), symbols)

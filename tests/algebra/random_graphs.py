@@ -111,7 +111,7 @@ class Maker:
         d = rng.randrange(r)
         n, before, after = x.shape[d], x.shape[:d], x.shape[d + 1 :]
         kind = rng.choice(
-            "permute merge cut reshape slice slice flip pad window expand round cat shuffle".split()
+            ["permute", "merge", "cut", "reshape", "slice", "slice", "flip", "pad", "window", "expand", "round", "cat", "shuffle"]
         )
         if kind == "permute":
             return s.permute(x, *rng.sample(range(r), r))
@@ -210,7 +210,9 @@ class Maker:
             return softmax(x, rng.randrange(x.ndim))
         if k < 0.66 and x.ndim >= 2:  # causal; rows that are masked everywhere happen
             q, n = x.shape[-2:]
-            keep = m.less(t.reshape(t.iota(n), 1, n), t.reshape(t.iota(q), q, 1) + rng.choice([1, 0]))
+            keep = m.less(
+                t.reshape(t.iota(n), 1, n), t.reshape(t.iota(q), q, 1) + rng.choice([1, 0])
+            )
             return softmax(m.where(keep, x, -math.inf))
         if k < 0.70 and x.shape:
             i, n = self.along(x)

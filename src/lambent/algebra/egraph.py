@@ -58,8 +58,10 @@ class ENode:
     @property
     def below(self) -> tuple[int, ...]:
         """Operand classes, and those whose values are in an index."""
-        index = self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
-        return (*self.kids, *(ref.id for e in index for ref in values_in(e)))
+        if self.op not in ("in", "val"):
+            return self.kids
+        index = self.args[1] if self.op == "in" else self.args
+        return tuple(ref.id for e in index for ref in values_in(e))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +186,10 @@ def _reachable(raw: RawGraph, ranked: Ranked) -> set[Any]:
         if c in seen:
             continue
         seen.add(c)
-        for node in raw.nodes[c]:
-            if node in ranked.whole:
-                stack.extend(t for k in node.kids for t in ranked.terms_below(k))
+        for row in raw.nodes[c]:
+            if row.rank:
+                for k in row.kids:
+                    stack.extend((k,) if k in raw.dtype else ranked.terms_below(k))
     return seen
 
 
@@ -199,12 +202,11 @@ class _Builder:
         self._sizes: dict[Any, Size] = {}
 
     def eclass(self, c: Any) -> EClass:
-        rank = self._ranked.rank
         best = self._ranked.best[c]
-        rows = [n for n in self._raw.nodes[c] if n in self._ranked.whole]
-        rows.sort(key=lambda n: (n is not best, n.op, n.key, [rank[k] for k in n.kids]))
-        nodes = dict.fromkeys(self._node(n) for n in rows)
-        return EClass(tuple(nodes), self._raw.free[c], self._raw.dtype[c], False)
+        rows = [n for n in self._raw.nodes[c] if n.rank]
+        rows.sort(key=lambda n: (n is not best, n.op, n.key, n.rank))
+        nodes = tuple(self._node(n) for n in rows)
+        return EClass(nodes, self._raw.free[c], self._raw.dtype[c], False)
 
     def _node(self, n: Row) -> ENode:
         if n.op == "in":
@@ -213,7 +215,8 @@ class _Builder:
             return ENode("val", (self._size(n.kids[0]),), ())
         if n.op == "count":
             return ENode("val", n.args, ())
-        return ENode(n.op, n.args, tuple(self._number[k] for k in n.kids))
+        number = self._number
+        return ENode(n.op, n.args, tuple(number[k] for k in n.kids))
 
     def _list(self, c: Any) -> tuple[Size, ...]:
         out = []
@@ -262,31 +265,15 @@ def _mark_weights(
 ) -> dict[int, EClass]:
     """Set `weights_only`: some member reads nothing but weights, and no symbol is in it."""
     symbolic = frozenset(i for i, n in enumerate(extents) if isinstance(n, Dim))
-    users: dict[int, list[tuple[int, ENode]]] = {}
-    missing: dict[tuple[int, ENode], int] = {}
-    stack: list[int] = []
     known: set[int] = set()
-
-    def mark(c: int) -> None:
-        if c not in known:
-            known.add(c)
-            stack.append(c)
-
-    for c, eclass in classes.items():
-        for node in eclass.nodes:
-            if not _fixed(node, buffers, symbolic):
-                continue
-            below = set(node.below)
-            missing[c, node] = len(below)
-            for k in below:
-                users.setdefault(k, []).append((c, node))
-            if not below:
-                mark(c)
-    while stack:
-        for user in users.get(stack.pop(), ()):
-            missing[user] -= 1
-            if not missing[user]:
-                mark(user[0])
+    before = -1
+    while before < len(known):
+        before = len(known)
+        for c, eclass in classes.items():
+            if c not in known and any(
+                known.issuperset(n.below) and _fixed(n, buffers, symbolic) for n in eclass.nodes
+            ):
+                known.add(c)
     return {c: replace(e, weights_only=True) if c in known else e for c, e in classes.items()}
 
 

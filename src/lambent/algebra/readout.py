@@ -8,6 +8,7 @@ members; a class of nothing else is dropped, with what needs it.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,19 +27,22 @@ Ref = Any
 
 _OP = {head: op for op, head in HEAD.items()}
 _DTYPE = {code: dtype for dtype, code in CODE.items()}
+COMMUTATIVE = ("add", "mul", "eq")
 _INDEX = ("Ax", "IC", "IS", "IAdd", "IMul", "IMulI", "IDiv", "IMin", "IMax", "IOf", "Nil", "Cons")
 _LEAVES = ("C", "Inf", "Nan", "Val", "Next", "Scale", "Cast", "In")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Row:
-    """One e-node of any sort. `key` orders the arguments."""
+    """One e-node of any sort. `key` orders the arguments; `rank` is set by `rank`: the ranks of
+    the operands and a last 0, or nothing for a row that needs a class without members."""
 
     op: str
     args: tuple[Any, ...]
     key: tuple[Any, ...]
     kids: tuple[Ref, ...]
     of: Ref
+    rank: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
     nodes: dict[Ref, list[Row]] = {}
     free: dict[Ref, frozenset[int]] = {}
     dtype: dict[Ref, DType] = {}
+    pairs: set[tuple[str, Ref, frozenset[Ref]]] = set()
     for head in (*_OP, *_INDEX, *_LEAVES):
         function = frozen[head]
         readers = [_reader(egraph, sort) for sort in function.input_sorts]
@@ -66,6 +71,11 @@ def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
             given = [(r(v) if r else v) for r, v in zip(readers, row.inputs, strict=True)]
             plain = [v for r, v in zip(readers, given, strict=True) if r]
             kids = tuple(v for r, v in zip(readers, given, strict=True) if not r)
+            if head in ("Add", "Mul", "Eq"):  # a pair in both orders is one node
+                pair = (head, row.output, frozenset(kids))
+                if pair in pairs:
+                    continue
+                pairs.add(pair)
             op, args = _read(head, plain, bits)
             if op == "count" and plain[1] != CODE[int64]:  # a symbolic number, as a float
                 kids = (("count", plain[0]),)
@@ -136,11 +146,10 @@ def _symbol(name: str) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """`rank` and `best` (smallest member) of each class that has one; `whole`: complete rows."""
+    """The rank and the smallest member of each class that has a member."""
 
     rank: dict[Ref, int]
     best: dict[Ref, Row]
-    whole: set[Row]
     raw: RawGraph
 
     def terms_below(self, c: Ref) -> Iterator[Ref]:
@@ -158,27 +167,26 @@ def rank(raw: RawGraph) -> Ranked:
     missing: dict[Row, int] = {}
     cost: dict[Ref, int] = {}
     ready: list[tuple[int, int, Row]] = []
-    serial = 0
+    serial = itertools.count()
     for rows in raw.nodes.values():
         for row in rows:
-            distinct = set(row.kids)
+            distinct = dict.fromkeys(row.kids)
             missing[row] = len(distinct)
             for k in distinct:
                 users.setdefault(k, []).append(row)
             if not distinct:
-                heapq.heappush(ready, (1, serial, row))
-                serial += 1
-    out = Ranked({}, {}, set(), raw)
+                heapq.heappush(ready, (1, next(serial), row))
+    out = Ranked({}, {}, raw)
     while ready:
         level = ready[0][0]
         best: dict[Ref, tuple[tuple[Any, ...], Row]] = {}
         while ready and ready[0][0] == level:
             row = heapq.heappop(ready)[2]
-            out.whole.add(row)
-            if row.of in cost:
-                continue
-            key = (row.op, row.key, tuple(out.rank[k] for k in row.kids))
-            if row.of not in best or key < best[row.of][0]:
+            if row.op in COMMUTATIVE:
+                row.kids = tuple(sorted(row.kids, key=out.rank.__getitem__))
+            row.rank = (*(out.rank[k] for k in row.kids), 0)
+            key = (row.op, row.key, row.rank)
+            if row.of not in cost and (row.of not in best or key < best[row.of][0]):
                 best[row.of] = (key, row)
         for c, (_, row) in sorted(best.items(), key=lambda item: item[1][0]):
             cost[c], out.rank[c], out.best[c] = level, len(out.rank), row
@@ -186,6 +194,5 @@ def rank(raw: RawGraph) -> Ranked:
                 missing[user] -= 1
                 if not missing[user]:
                     total = 1 + sum(cost[k] for k in user.kids)
-                    heapq.heappush(ready, (total, serial, user))
-                    serial += 1
+                    heapq.heappush(ready, (total, next(serial), user))
     return out

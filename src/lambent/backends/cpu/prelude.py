@@ -64,10 +64,10 @@ FN f64 sqrt_f64(f64 x) { return __builtin_sqrt(x); }
 FN vf32 vsqrt_f32(vf32 x) { return __builtin_elementwise_sqrt(x); }
 FN vf64 vsqrt_f64(vf64 x) { return __builtin_elementwise_sqrt(x); }
 FN vf32 vexp2_f32(vf32 x) {
-  x = -127.f > x ? (vf32)(-127.f) : x; x = 129.f < x ? (vf32)(129.f) : x;
-  vf32 t = x + 12582912.f, f = x - (t - 12582912.f), p = (vf32)(0.0026552933f);
-  p = p * f + 0.019351083785f; p = p * f + 0.11101426929f; p = p * f + 0.48044240475f;
-  p = p * f + 1.386293888f; p = p * f + 2.f;
+  x = -126.f > x ? (vf32)(-126.f) : x; x = 129.f < x ? (vf32)(129.f) : x;
+  vf32 t = x + 12582912.f, f = x - (t - 12582912.f), p = (vf32)(3.0691616e-4f);
+  p = p * f + 2.6799864e-3f; p = p * f + 0.019236978143f; p = p * f + 0.11100657284f;
+  p = p * f + 0.48045292497f; p = p * f + 1.3862943649f; p = p * f + 2.f;
   return p * (vf32)(((vi32)t + 126) << 23); }
 FN vf32 vlog2_f32(vf32 x) {
   vi32 tiny = x < 1.17549435e-38f; vf32 y = tiny ? x * 8388608.f : x;

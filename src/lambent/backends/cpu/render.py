@@ -236,7 +236,7 @@ class Renderer:
         size = 1
         if panel:
             size = panel[1]
-            inner = None
+            inner = panel[0] if size % self.target.lanes == 0 else None
         elif inner is not None:
             strides[inner], size = 1, -(-self.upper(inner) // self.target.lanes) * self.target.lanes
         for i in reversed([i for i in rest if not (panel and panel[0] == i)]):
@@ -261,8 +261,7 @@ class Renderer:
         out, lanes = self.out, self.target.lanes
         axes = sorted(array.strides, key=lambda i: -array.strides[i])
         near = array.inner
-        if array.panel and array.panel[1] % lanes == 0:
-            near = array.panel[0]
+        if array.panel and near is not None:
             axes = [near, *(i for i in axes if i != near)]
         lane = self.layout.lane(value, axes, frozenset() if near is None else frozenset({near}))
         if lane is not None and near is not None and lane != near and array.code == "f32":

@@ -69,7 +69,7 @@ class Emitter:
 
     def fresh(self, prefix: str) -> str:
         self._serial += 1
-        return f"{prefix}{self._serial}"
+        return f"{prefix}_{self._serial}"
 
     def line(self, text: str) -> None:
         self.scope.lines.append(text)

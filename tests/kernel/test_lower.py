@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lambent.backends.reference.kernel import evaluate, picked, sample_axes
 from lambent.graph.dim import bounds
+from lambent.kernel.check import check
 from lambent.kernel.interpret import interpret
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
@@ -57,12 +58,13 @@ def compare(kernel: Kernel, got: Mapping[str, Any], want: list[Any]) -> None:
 
 def run(kernel: Kernel, schedule: Schedule, symbols: Mapping[str, int], seed: int = 0) -> None:
     program = lower(kernel, schedule)
+    check(program)
     inputs = data(kernel, seed, symbols)
     compare(kernel, interpret(program, inputs, symbols), evaluate(kernel, inputs, symbols))
 
 
 @pytest.mark.parametrize("name", sorted(MORE))
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(st.data())
 def test_lowered_kernel_means_what_its_terms_mean(name: str, data: Any) -> None:
     kernel = MORE[name]()

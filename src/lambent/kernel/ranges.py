@@ -20,7 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from lambent.algebra.term import Term
-from lambent.graph.dim import Size, axes_in, axis, bounds, maximum, minimum, terms_of, values_in
+from lambent.graph.dim import (
+    Prover,
+    Size,
+    axes_in,
+    axis,
+    bounds,
+    maximum,
+    minimum,
+    terms_of,
+    values_in,
+)
 from lambent.kernel.rewrite import is_zero
 from lambent.kernel.tile import Axis
 
@@ -208,16 +218,22 @@ def ranges(
     stop = _least_of(minimum, [extent, *(a for a, _ in upper)])
     if not known:
         return [Range(start, stop, {})]
-    clean, pieces = start, []
+    clean, pieces = start, list[Range]()
     if lower:
         first = _least_of(maximum, [b for _, b in lower])
         clean = maximum(start, -(-first // tile) * tile)
         pieces.append(Range(start, minimum(clean, stop), {}))
     if not upper:
-        return [*pieces, Range(clean, stop, known)]
+        return _possible([*pieces, Range(clean, stop, known)])
     last = _least_of(minimum, [b for _, b in upper])
     edge = maximum(clean, last // tile * tile)
-    return [*pieces, Range(clean, minimum(edge, stop), known), Range(edge, stop, {})]
+    middle = Range(clean, minimum(edge, stop), known)
+    return _possible([*pieces, middle, Range(edge, stop, {})])
+
+
+def _possible(pieces: list[Range]) -> list[Range]:
+    """Those that are not proved empty."""
+    return [p for p in pieces if not Prover().ge0(p.start - p.stop)]
 
 
 def _least_of(pick: Callable[[Size, Size], Size], sizes: list[Size]) -> Size:

@@ -1,0 +1,594 @@
+"""The e-graph made ready for enumeration: flat alternatives, costs from the leaves up, what may be stored.
+
+Products and sums are flattened to multisets first: without this, enumeration takes minutes. Every
+class gets `alts`, the ways to compute it; a factor list of a `sum` or a `fold` is flat as well, so
+that a contraction is one alternative and its last multiplication is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from lambent.algebra.egraph import ENode, Saturated
+from lambent.algebra.term import REDUCTIONS
+from lambent.graph.dim import Size, axes_in, axis, representative, substitute, values_in
+from lambent.kernel.kernel import Buffer
+
+MAX_FACTORS = 8
+MAX_MULTISETS = 32
+SLACK = 0.5  # how much of the cheapest program's time a detour may waste, by optimistic times
+TRANSCENDENTAL = frozenset(("exp2", "log2", "sin", "sqrt", "recip"))
+PRODUCTS = ("mul", "sum", "fold", "part")  # alternatives that hold a multiset of factors
+Const = tuple[int, int, int]  # numerator / denominator · log2(e)^k; plain integers hash fast
+ONE: Const = (1, 1, 0)
+EPSILON = 1e-12  # seconds; makes every step cost something, so that cheapest bodies have no cycle
+
+
+class Prices(NamedTuple):
+    """Seconds for one unit, of optimistic figures of the device (see `bound.prices`)."""
+
+    fma: float
+    map: float
+    math: float
+    byte: float
+    launch: float
+
+
+class Alt(NamedTuple):
+    """One way to compute a class. `kids` of mul, add and sum are multisets; fold and part: a, then
+    the factors of v. `const` multiplies the result of mul, sum, fold and part."""
+
+    op: str
+    args: tuple[Any, ...]
+    kids: tuple[int, ...]
+    const: Const = ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A class that a plan may store, and where: `buffer[index] = value of the class`."""
+
+    cls: int
+    buffer: Buffer
+    index: tuple[Size, ...]
+    output: bool = False
+
+
+@dataclass(slots=True)
+class Space:
+    """The prepared e-graph. Axis sets are bit masks; `cost` is the cheapest tree, in seconds."""
+
+    source: Saturated
+    prices: Prices
+    free: dict[int, int]
+    alts: dict[int, tuple[Alt, ...]] = field(default_factory=dict)
+    cost: dict[int, float] = field(default_factory=dict)
+    best: dict[int, Alt] = field(default_factory=dict)
+    stored: list[Stored] = field(default_factory=list)
+    item: dict[int, int] = field(default_factory=dict)  # class → number in `stored`
+    by_name: dict[str, int] = field(default_factory=dict)
+    family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
+
+    def volume(self, mask: int) -> float:
+        return _volume(mask, self._sizes)
+
+    chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
+    total: float = 0.0  # seconds of the cheapest DAG of all outputs
+    _sizes: tuple[int, ...] = ()
+
+    def weights(self, cls: int) -> bool:
+        return self.source.classes[cls].weights_only
+
+    def chief_of(self, cls: int) -> int | None:
+        return self.chief.get(self.family[cls])
+
+    def bytes(self, cls: int) -> float:
+        return self.volume(self.free[cls]) * self.source.classes[cls].dtype.itemsize
+
+    def buffer_bytes(self, name: str) -> float:
+        b = self.source.buffers[name]
+        return math.prod(representative(d) for d in b.shape) * b.dtype.itemsize
+
+    def compute(self, cls: int) -> bool:
+        """Whether the class needs arithmetic on something else than indices and constants."""
+        ops = {n.op for n in self.source.classes[cls].nodes}
+        return not ops & {"in", "const", "inf", "nan", "val"}
+
+
+@cache
+def _volume(mask: int, sizes: tuple[int, ...]) -> float:
+    return float(math.prod(sizes[i] for i in bits(mask)))
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The positions of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def mask_of(axes: Iterable[int]) -> int:
+    return sum(1 << a for a in axes)
+
+
+def prepare(source: Saturated, prices: Prices) -> Space:
+    """Flatten, price, and choose what may be stored."""
+    sizes = tuple(
+        representative(source.extents.get(i, 1)) for i in range(max(source.extents, default=-1) + 1)
+    )
+    free = {c: mask_of(e.free) for c, e in source.classes.items()}
+    space = Space(source, prices, free, _sizes=sizes)
+    space.family = _families(source)
+    flat = {op: _flatten(source, op) for op in ("mul", "add")}
+    merged = {op: _weight_groups(space, flat[op]) for op in flat}
+    for c in source.classes:
+        space.alts[c] = tuple(_alternatives(source, c, flat, merged))
+    _price(space, space.alts)
+    _price(space, _through_families(space))
+    _prune(space)
+    groups = _choose_stored(space, flat["mul"])
+    for c, alts in space.alts.items():
+        more = (b for a in alts if a.op in PRODUCTS for b in _grouped(a, groups) if c not in b.kids)
+        space.alts[c] = tuple(dict.fromkeys((*alts, *more)))
+    return space
+
+
+# ---- flattening ------------------------------------------------------------------------------
+
+
+def _families(source: Saturated) -> dict[int, int]:
+    parent = {c: c for c in source.classes}
+
+    def find(c: int) -> int:
+        while parent[c] != c:
+            c = parent[c] = parent[parent[c]]
+        return c
+
+    for c, e in source.classes.items():
+        for n in e.nodes:
+            if n.op == "scale":
+                a, b = sorted((find(c), find(n.kids[0])))
+                parent[b] = a
+    return {c: find(c) for c in source.classes}
+
+
+Multiset = tuple[Const, tuple[int, ...]]
+Groups = dict[tuple[int, ...], tuple[int, Const]]  # factors → class, and its constant over theirs
+
+
+def _times(a: Const, b: Const) -> Const:
+    if a == ONE or b == ONE:
+        return b if a == ONE else a
+    n, d = a[0] * b[0], a[1] * b[1]
+    common = math.gcd(n, d)
+    return n // common, d // common, a[2] + b[2]
+
+
+def _const(value: Fraction, k: int) -> Const:
+    return value.numerator, value.denominator, k
+
+
+def _flatten(source: Saturated, op: str) -> dict[int, list[Multiset]]:
+    """Per class its flat products (or sums): constant and sorted operands that are not `op`."""
+    inner = (op, "scale") if op == "mul" else (op,)
+    nodes = {c: [n for n in e.nodes if n.op in inner] for c, e in source.classes.items()}
+    flat = {c: _atom(c, e.nodes, op, inner) for c, e in source.classes.items()}
+    users: dict[int, set[int]] = {}
+    for c, ns in nodes.items():
+        for n in ns:
+            for k in n.kids:
+                users.setdefault(k, set()).add(c)
+    dirty = sorted(c for c in nodes if nodes[c])
+    while dirty:
+        changed: set[int] = set()
+        for c in dirty:
+            before = len(flat[c])
+            for n in nodes[c]:
+                _combine(flat, c, n)
+            if len(flat[c]) != before:
+                changed |= users.get(c, set())
+        dirty = sorted(changed)
+    return {c: list(f) for c, f in flat.items()}
+
+
+def _atom(c: int, nodes: Sequence[ENode], op: str, inner: tuple[str, ...]) -> dict[Multiset, None]:
+    """The class itself as an operand; a constant is no factor but a part of the constant."""
+    consts = [n for n in nodes if n.op == "const"] if op == "mul" else []
+    if consts:
+        return {(_const(*consts[0].args), ()): None}
+    return {(ONE, (c,)): None} if any(n.op not in inner for n in nodes) else {}
+
+
+def _combine(flat: dict[int, dict[Multiset, None]], c: int, n: ENode) -> None:
+    if n.op == "scale":
+        const = _const(*n.args)
+        found = [(_times(k, const), f) for k, f in flat[n.kids[0]]]
+    else:
+        a, b = n.kids
+        found = [(_times(x[0], y[0]), tuple(sorted(x[1] + y[1]))) for x in flat[a] for y in flat[b]]
+    for m in found:
+        if len(flat[c]) >= MAX_MULTISETS:
+            return
+        if len(m[1]) <= MAX_FACTORS and c not in m[1] and not (m[0] == ONE and len(m[1]) == 1):
+            flat[c][m] = None
+
+
+def _alternatives(
+    source: Saturated, c: int, flat: dict[str, dict[int, list[Multiset]]], merged: dict[str, Groups]
+) -> Iterator[Alt]:
+    found: list[Alt] = []
+    for n in source.classes[c].nodes:
+        if n.op in ("sum", "fold", "part"):
+            *front, v = n.kids
+            sets = [(k, f) if f else (ONE, (v,)) for k, f in flat["mul"][v]]
+            found += [Alt(n.op, n.args, (*front, *f), k) for k, f in sets]
+        elif n.op == "in":
+            refs = [r.id for i in n.args[1] for r in values_in(i)]
+            found.append(Alt("in", n.args, tuple(dict.fromkeys(refs))))
+        elif n.op not in ("mul", "scale", "add"):
+            found.append(Alt(n.op, n.args, n.kids))
+    for op in ("mul", "add"):
+        for k, f in flat[op][c]:
+            if not f:
+                found.append(Alt("const", (Fraction(k[0], k[1]), k[2]), ()))
+            elif f != (c,):
+                found.append(Alt(op, (), f, k))
+    only = source.classes[c].weights_only
+    for alt in dict.fromkeys(found):
+        if only and not all(source.classes[k].weights_only for k in alt.kids):
+            continue
+        alt = _merge(alt, merged["add" if alt.op == "add" else "mul"])
+        if c not in alt.kids:
+            yield alt
+
+
+def _factors(alt: Alt) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The operands before the multiset, and the multiset."""
+    cut = 1 if alt.op in ("fold", "part") else 0
+    return alt.kids[:cut], alt.kids[cut:]
+
+
+def _weight_groups(space: Space, flat: dict[int, list[Multiset]]) -> Groups:
+    """Products of weights alone that are no larger than their factors: they cost nothing."""
+    groups: Groups = {}
+    for c, sets in flat.items():
+        if space.weights(c):
+            for k, f in sets:
+                if len(f) > 1 and k[0] and space.bytes(c) <= sum(space.bytes(x) for x in f):
+                    groups.setdefault(f, (c, k))
+    return groups
+
+
+def _merge(alt: Alt, groups: Groups) -> Alt:
+    """Replace the longest known groups, as long as there is one."""
+    if alt.op not in (*PRODUCTS, "add"):
+        return alt
+    while True:
+        options = sorted(_grouped(alt, groups), key=lambda a: (len(a.kids), a.kids))
+        if not options:
+            return alt
+        alt = options[0]
+
+
+def _grouped(alt: Alt, groups: Groups) -> Iterator[Alt]:
+    """The alternative with one sub-multiset replaced by the class that is its product."""
+    front, factors = _factors(alt)
+    most = len(factors) - (alt.op in ("mul", "add"))  # all of them: the class itself
+    for size in range(2, most + 1):
+        for positions in combinations(range(len(factors)), size):
+            group = groups.get(tuple(factors[i] for i in positions))
+            if group is not None:
+                c, (n, d, k) = group
+                rest = [f for i, f in enumerate(factors) if i not in positions]
+                sign = 1 if n > 0 else -1
+                const = _times(alt.const, (d * sign, n * sign, -k))
+                yield Alt(alt.op, alt.args, (*front, *sorted([*rest, c])), const)
+
+
+# ---- costs -----------------------------------------------------------------------------------
+
+
+def sides(space: Space, factors: Sequence[int]) -> list[list[int]]:
+    """Factors of a contraction (as positions), split in groups that have their own axes.
+
+    One group: an elementwise product is reduced. Two: a matrix product. A factor whose axes lie in
+    several groups joins the smallest.
+    """
+    found: list[tuple[int, list[int]]] = []
+    free = [space.free[c] for c in factors]
+    for i in sorted(range(len(free)), key=lambda i: (-space.volume(free[i]), factors[i], i)):
+        homes = [g for g in found if free[i] & ~g[0] == 0]
+        if homes:
+            min(homes, key=lambda g: space.volume(g[0]))[1].append(i)
+        else:
+            found.append((free[i], [i]))
+    return [g for _, g in found]
+
+
+def own_cost(space: Space, c: int, alt: Alt) -> float:
+    """Seconds of the arithmetic of one alternative, operands not included."""
+    p, volume = space.prices, space.volume
+    out = volume(space.free[c])
+    scale = out * p.map if alt.const != ONE and alt.op != "mul" else 0.0
+    if alt.op in REDUCTIONS:
+        axes = mask_of(alt.args[0])
+        whole = volume(_union(space, alt.kids) | axes)
+        if alt.op == "max":
+            return whole * p.map
+        factors = alt.kids if alt.op == "sum" else alt.kids[1:]
+        work = scale + _contract(space, factors, whole)
+        if alt.op != "sum":
+            work += volume(space.free[alt.kids[0]]) * (2 * p.map + p.math)
+        return work
+    if alt.op == "mul":
+        extra = min(volume(space.free[k]) for k in alt.kids) if alt.const != ONE else 0.0
+        return extra * p.map + _product(space, alt.kids)
+    if alt.op == "add":
+        return _product(space, alt.kids)
+    if alt.op in ("in", "const", "inf", "nan", "val"):
+        return 0.0
+    return out * (p.math if alt.op in TRANSCENDENTAL else p.map)
+
+
+def _union(space: Space, kids: Iterable[int]) -> int:
+    mask = 0
+    for k in kids:
+        mask |= space.free[k]
+    return mask
+
+
+def _product(space: Space, kids: Iterable[int]) -> float:
+    """Elementwise product (or sum) of operands, smallest first."""
+    ordered = sorted(kids, key=lambda c: (space.volume(space.free[c]), c))
+    mask, work = space.free[ordered[0]], 0.0
+    for k in ordered[1:]:
+        mask |= space.free[k]
+        work += space.volume(mask) * space.prices.map
+    return work
+
+
+def _contract(space: Space, factors: Sequence[int], whole: float) -> float:
+    split = [[factors[i] for i in g] for g in sides(space, factors)]
+    inner = sum(_product(space, g) for g in split if len(g) > 1)
+    if len(split) == 1:
+        last = space.volume(_union(space, split[0])) if len(split[0]) > 1 else 0.0
+        return inner - last * space.prices.map + whole * space.prices.map
+    return inner + (len(split) - 2) * whole * space.prices.map + whole * space.prices.fma
+
+
+def _through_families(space: Space) -> dict[int, tuple[Alt, ...]]:
+    """Of reductions equal up to a constant only the cheapest reduces; the others scale it.
+
+    Without this the greedy DAG folds constants in weights and runs a product twice.
+    """
+    reductions = [c for c in space.cost if any(a.op in REDUCTIONS for a in space.alts[c])]
+    scales = Counter(
+        a.kids[0] for c in reductions for a in space.alts[c] if a.op == "mul" and len(a.kids) == 1
+    )
+    for c in sorted(reductions, key=lambda c: (-scales[c], space.cost[c], c)):
+        space.chief.setdefault(space.family[c], c)
+    shapes = {c: {(a.op, a.args, a.kids) for a in space.alts[c]} for c in space.chief.values()}
+    for c in reductions:  # the chief's own reductions, scaled, are that chief, scaled
+        chief = space.chief[space.family[c]]
+        if c != chief and any(a.kids == (chief,) for a in space.alts[c]):
+            space.alts[c] = tuple(
+                a for a in space.alts[c]
+                if a.op not in REDUCTIONS or (a.op, a.args, a.kids) not in shapes[chief]
+            )  # fmt: skip
+    alts = dict(space.alts)
+    for c in reductions:
+        scaled = tuple(a for a in alts[c] if a.op == "mul" and a.kids == (space.chief_of(c),))
+        alts[c] = scaled or alts[c]
+    return alts
+
+
+def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
+    """The cheapest DAG of every class, greedily: a class that is used twice is paid once.
+
+    Relaxation to the fixpoint (the "faster greedy DAG" of extraction gym): every class carries
+    the set of classes that its cheapest DAG computes.
+    """
+    roots = {r.name: r.cls for r in space.source.roots}
+    paid: dict[int, float] = {}  # what each class costs itself in its cheapest DAG
+    below: dict[int, int] = {}
+    users: dict[int, set[int]] = {}
+    space.cost, space.best = {}, {}
+    for c, alts in alternatives.items():
+        for k in {k for a in alts for k in _needs(a, roots)}:
+            users.setdefault(k, set()).add(c)
+    own = {c: [_own_and_bytes(space, c, a, roots) for a in alternatives[c]] for c in alternatives}
+    dirty = sorted(alternatives)
+    while dirty:
+        changed: set[int] = set()
+        for c in dirty:
+            for alt, base in zip(alternatives[c], own[c], strict=True):
+                needs = _needs(alt, roots)
+                if any(k not in below or below[k] >> c & 1 for k in needs):
+                    continue
+                parts = 0
+                for k in needs:
+                    parts |= below[k]
+                total = base + sum(paid[i] for i in bits(parts))
+                if total < space.cost.get(c, math.inf) * (1 - 1e-9):
+                    load = space.bytes(c) * space.prices.byte + EPSILON
+                    packed = space.weights(c) and load < total
+                    space.cost[c], space.best[c] = total, alt
+                    paid[c] = load if packed else base  # weights: made at load, only read
+                    below[c] = 1 << c | (0 if packed else parts)
+                    changed |= users.get(c, set())
+        dirty = sorted(changed)
+
+
+def _prune(space: Space) -> None:
+    """Drop alternatives whose cheapest DAG is slower than the cheapest of all by SLACK programs."""
+    outputs = {r.cls for r in space.source.roots if r.output}
+    space.total = sum(space.cost.get(c, 0.0) for c in outputs)
+    roots = {r.name: r.cls for r in space.source.roots}
+    for c, alts in space.alts.items():
+        most = space.cost.get(c, 0.0) + SLACK * space.total
+        space.alts[c] = tuple(
+            a for a in alts
+            if all(k in space.cost for k in _needs(a, roots))
+            and own_cost(space, c, a) + max((space.cost[k] for k in a.kids), default=0.0) <= most
+        )  # fmt: skip
+
+
+def _needs(alt: Alt, roots: dict[str, int]) -> tuple[int, ...]:
+    loaded = roots.get(str(alt.args[0])) if alt.op == "in" else None
+    return alt.kids if loaded is None else (*alt.kids, loaded)
+
+
+def _own_and_bytes(space: Space, c: int, alt: Alt, roots: dict[str, int]) -> float:
+    cost = own_cost(space, c, alt) + EPSILON
+    if alt.op == "in":
+        name, size = str(alt.args[0]), space.bytes(c)
+        if name in roots:
+            cost += space.bytes(roots[name]) * space.prices.byte + space.prices.launch
+        else:
+            size = min(size, space.buffer_bytes(name))
+        cost += size * space.prices.byte
+    return cost
+
+
+# ---- what may be stored ----------------------------------------------------------------------
+
+
+def _reached(space: Space) -> list[int]:
+    """Classes of the cheapest program, roots first."""
+    seen = dict.fromkeys(r.cls for r in space.source.roots)
+    todo = list(seen)
+    while todo:
+        for k in space.best[todo.pop()].kids:
+            if k not in seen:
+                seen[k] = None
+                todo.append(k)
+    return list(seen)
+
+
+def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
+    """Roots, reductions, values with several consumers, operands of contractions, and weights.
+
+    Returns the groups of factors that have become a stored class.
+    """
+    source = space.source
+    for r in source.roots:
+        space.by_name[r.name] = len(space.stored)
+        space.item.setdefault(r.cls, len(space.stored))
+        buffer = Buffer(r.name, r.dtype, r.shape)
+        space.stored.append(Stored(r.cls, buffer, r.index, r.output))
+    wanted = [*space.chief.values()]
+    reached = _reached(space)
+    uses = Counter(k for c in reached for k in set(space.best[c].kids))
+    wanted += [c for c in reached if uses[c] > 1 and space.compute(c) and _pays(space, c)]
+    by_factors = {f: (c, k) for c, sets in products.items() for k, f in sets if len(f) > 1 and k[0]}
+    operands: Groups = {}
+    for c in reached:
+        for alt in space.alts[c]:
+            if alt.op in REDUCTIONS and alt.op != "max":
+                factors = _factors(alt)[1]
+                both = sides(space, factors)
+                for group in both if len(both) > 1 else ():
+                    f = tuple(sorted(factors[i] for i in group))
+                    if len(f) == 1 and space.compute(f[0]):
+                        wanted.append(f[0])
+                    elif f in by_factors:
+                        operands[f] = by_factors[f]
+    wanted += [c for c, _ in operands.values()]
+    wanted = [c for c in wanted if not space.weights(c)]
+    wanted += [c for c in space.alts if space.weights(c) and _packs(space, c)]
+    most = (1 + SLACK) * space.total
+    for c in dict.fromkeys(wanted):
+        through = space.cost.get(c, math.inf) + 2 * space.bytes(c) * space.prices.byte
+        if c not in space.item and (through <= most or space.weights(c)):
+            _store(space, c)
+    return {f: p for f, p in operands.items() if p[0] in space.item and not space.weights(p[0])}
+
+
+def _pays(space: Space, c: int) -> bool:
+    """Whether loading a shared value can beat computing it again from what it is made of."""
+    work, size = 0.0, 0.0
+    seen: set[int] = set()
+    todo = [c]
+    while todo:
+        k = todo.pop()
+        alt = space.best[k]
+        if k != c and (k in space.item or alt.op in (*REDUCTIONS, "in")):
+            size += space.bytes(k)
+            continue
+        work += own_cost(space, k, alt)
+        todo += [x for x in dict.fromkeys(alt.kids) if x not in seen]
+        seen.update(alt.kids)
+    return work > space.bytes(c) * space.prices.byte or size > 1.25 * space.bytes(c)
+
+
+def _packs(space: Space, c: int) -> bool:
+    """Whether storing a class of weights at load can pay: it is no cheap index or array as it is."""
+    if not space.free[c] or space.cost.get(c, math.inf) < space.bytes(c) * space.prices.byte:
+        return False
+    last = layout(space, c)[-1]
+    return not any(a.op == "in" and _unit(a.args[1], last) for a in space.alts[c])
+
+
+def _unit(index: Any, a: int) -> bool:
+    """Whether a step along the axis is a step of one element."""
+    if not index:
+        return False
+    rest = substitute(index[-1], lambda x: 0 if x.kind == "axis" and x.args[0] == a else None)
+    return index[-1] == rest + axis(a) and all(a not in axes_in(i) for i in index[:-1])
+
+
+def _store(space: Space, c: int) -> None:
+    name = f"t{c}"
+    order = layout(space, c)
+    extents = space.source.extents
+    dtype = space.source.classes[c].dtype
+    buffer = Buffer(name, dtype, tuple(extents[a] for a in order), space.weights(c))
+    space.item[c] = space.by_name[name] = len(space.stored)
+    space.stored.append(Stored(c, buffer, tuple(axis(a) for a in order)))
+
+
+def layout(space: Space, c: int) -> list[int]:
+    """The order of the axes of a stored class: as its inputs have them, activations first.
+
+    For a class of weights the axis that only it brings to a contraction comes last.
+    """
+    order: dict[int, None] = {}
+    seen: set[int] = set()
+
+    def visit(k: int) -> None:
+        if k in seen or k not in space.best:
+            return
+        seen.add(k)
+        alt = space.best[k]
+        if alt.op == "in":
+            order.update(dict.fromkeys(a for i in alt.args[1] for a in sorted(axes_in(i))))
+        for kid in sorted(alt.kids, key=lambda x: (space.weights(x), x)):
+            visit(kid)
+
+    visit(c)
+    order.update(dict.fromkeys(sorted(space.source.classes[c].free)))
+    axes = [a for a in order if space.free[c] >> a & 1]
+    last = _lane(space, c) if space.weights(c) else None
+    return axes if last is None else [*(a for a in axes if a != last), last]
+
+
+def _lane(space: Space, c: int) -> int | None:
+    """The largest axis that a contraction keeps and that no other factor has."""
+    best: tuple[float, int] | None = None
+    for alts in space.alts.values():
+        for alt in alts:
+            if alt.op == "sum" and c in alt.kids and len(sides(space, alt.kids)) > 1:
+                others = _union(space, [k for k in alt.kids if k != c])
+                own = space.free[c] & ~others & ~mask_of(alt.args[0])
+                for a in bits(own):
+                    found = (-space.volume(1 << a), a)
+                    best = found if best is None or found < best else best
+    return None if best is None else best[1]

@@ -92,6 +92,12 @@ FN vf32 vround_h(vf32 x) { return CV(CV(x, vh), vf32); }
 FN vf32 vround_bf(vf32 x) { return vfrom_bf(vto_bf(x)); }
 FN f32 round_h(f32 x) { return (f32)(_Float16)x; }
 FN f32 round_bf(f32 x) { return from_bf(to_bf(x)); }
+FN i64 to_int(f64 x) { // truncated; NaN is 0, what i64 cannot hold its least value
+  return x != x ? 0 : x >= 9223372036854775808. || x < -9223372036854775808. ? INT64_MIN : (i64)x; }
+FN vi32 vto_int_f32(vf32 x) {
+  vi32 near = (x < 2147483648.f) & (x >= -2147483648.f), r = CV(near ? x : (vf32)(0.f), vi32);
+  if (__builtin_reduce_or(~near)) for (int i = 0; i < LANES; i++) if (!near[i]) r[i] = (i32)to_int(x[i]);
+  return r; }
 FN f32 mod_f32(f32 a, f32 b) { f32 r = fmodf(a, b);
   return r == 0 ? copysignf(0, b) : (r < 0) != (b < 0) ? r + b : r; }
 FN f64 mod_f64(f64 a, f64 b) { f64 r = fmod(a, b);
@@ -181,6 +187,8 @@ def prelude(target: Target) -> str:
         parts.append(f"\nFN f32 {name}_f32(f32 x) {{ return {single}(x); }}")
         parts.append(f"\nFN f64 {name}_f64(f64 x) {{ return {double}(x); }}")
         parts.append(_each(name, "f64", 1))
+    parts.append("""
+FN vi64 vto_int(vf64 x) { vi64 r; for (int i = 0; i < LANES; i++) r[i] = to_int(x[i]); return r; }""")
     parts += [_integer_mod(t) for t in NUMBERS if t not in FLOATS]
     parts += [_each("mod", t, 2) for t in NUMBERS]
     return "".join([*parts, _transpose(lanes)])

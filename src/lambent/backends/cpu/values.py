@@ -256,12 +256,16 @@ class Emitter:
         code = CODES[v.dtype.name]
         t, pointer = STORAGE[code][1], self.pointers[v.buffer]
         place, lane, idx = self.layout.place(v.buffer, v.index), self.scope.lane, self.scope.idx
+        bare = [n for _, clamp, n, _ in place.dims if clamp and self.layout.prover.interval(n)[0] < 1]
+        some = " && ".join(f"{self.size(n, idx)} > 0" for n in bare)  # of no elements: 0
         if not vector:
-            return Expr(f"get_{code}({pointer} + {self._offset(v, idx)})", t, False)
+            one = f"get_{code}({pointer} + {self._offset(v, idx)})"
+            return Expr(f"({some} ? {one} : 0)" if some else one, t, False)
         assert lane is not None
         if place.slope(lane) == 1:
             return Expr(self.fetch(code, f"{pointer} + {self._offset(v, idx)}"), t, True)
         one = f"get_{code}({pointer} + {self._offset(v, self.lane_index('z'))})"
+        one = f"({some} ? {one} : 0)" if some else one
         *outer, last = place.dims
         steady = all(lane not in index_axes(e) for e, _, _, _ in outer)
         if not (steady and last[1] and slope(last[0], lane) == 1):
@@ -501,10 +505,18 @@ def convert(e: Expr, t: str) -> Expr:
     text = e.text
     if e.t == "m" and e.vector:
         text = f"({text} & 1)"
-    wide = e.t in FLOATS and t in ("i8", "i16", "u8")
-    if e.vector:
-        return Expr(f"CV(CV({text}, vi32), v{t})" if wide else f"CV({text}, v{t})", t, True)
-    return Expr(f"({t})(i32)({text})" if wide else f"({t})({text})", t, False)
+    if e.t in FLOATS and t not in FLOATS:
+        return _truncated(e, t)
+    return Expr(f"CV({text}, v{t})" if e.vector else f"({t})({text})", t, e.vector)
+
+
+def _truncated(e: Expr, t: str) -> Expr:
+    """A float as an integer: truncated, wrapped; NaN is 0."""
+    if not e.vector:
+        return Expr(f"({t})to_int({e.text})", t, False)
+    if e.t == "f64" or t == "i64":
+        return Expr(f"CV(vto_int(CV({e.text}, vf64)), v{t})", t, True)
+    return Expr(f"CV(vto_int_f32({e.text}), v{t})", t, True)
 
 
 def literal(x: float | int | bool, dtype: DType) -> Expr:

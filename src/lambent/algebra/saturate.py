@@ -225,7 +225,7 @@ class Session:
 def _counts(applied: Mapping[str, int]) -> dict[str, int]:
     """Of the rows of the table; the substitution rows together."""
     out = {r.name: applied[r.name] for r in (*TABLE, *SPLITS) if applied.get(r.name)}
-    moved = sum(n for name, n in applied.items() if name.startswith("at_"))
+    moved = sum(n for name, n in applied.items() if name not in out)
     return out | ({"substitute": moved} if moved else {})
 
 

@@ -1,17 +1,34 @@
-"""What convolution and pooling share: arguments per spatial dim, padding with signs, windows."""
+"""What convolution and pooling share: one op for every rank, padding with signs, windows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeAlias
 
 import numpy as np
 
-from lambent.graph.dim import Dim, Size
-from lambent.graph.tensor import Tensor, at_least, describe, reduce, reshape, view
+from lambent.graph.dim import Dim, Size, maximum
+from lambent.graph.functional.shaping import pad
+from lambent.graph.tensor import Tensor, as_size, at_least, describe, view
 
 PerDim: TypeAlias = "Size | Sequence[Size]"
 """One number for all spatial dims, or one for each."""
+
+P = ParamSpec("P")
+
+
+def of_rank(op: Callable[Concatenate[int, P], Tensor], rank: int) -> Callable[P, Tensor]:
+    """An op with its first parameter, the number of spatial dims, fixed: conv of 2 is conv2d."""
+
+    def ranked(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return op(rank, *args, **kwargs)
+
+    of_op = inspect.signature(op)
+    vars(ranked)["__signature__"] = of_op.replace(parameters=[*of_op.parameters.values()][1:])
+    ranked.__name__ = ranked.__qualname__ = f"{op.__name__}{rank}d"
+    ranked.__doc__, ranked.__module__ = op.__doc__, op.__module__
+    return ranked
 
 
 def each(op: str, what: str, value: PerDim, rank: int, least: int = 1) -> tuple[Size, ...]:
@@ -20,50 +37,23 @@ def each(op: str, what: str, value: PerDim, rank: int, least: int = 1) -> tuple[
     Raises:
         TypeError, ValueError: another count, no integer, or too small.
     """
-    given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
-    given = tuple(int(v) if isinstance(v, np.integer) else v for v in given)
-    if any(isinstance(v, bool) or not isinstance(v, (int, Dim)) for v in given):
-        raise TypeError(f"{op}: {what} must be an integer or one per spatial dim, not {value!r}")
-    if len(given) != rank or not all(at_least(v, least) for v in given):
+    given = (value,) * rank if isinstance(value, (int, Dim, np.integer)) else tuple(value)
+    sizes = tuple(as_size(f"{op}: {what}", v) for v in given)
+    if len(sizes) != rank or not all(at_least(v, least) for v in sizes):
         raise ValueError(f"{op}: {what} must be {rank} integers >= {least}, not {value!r}")
-    return given
+    return sizes
 
 
-def batched(op: str, x: Tensor, rank: int) -> tuple[Tensor, bool]:
-    """x as [n, c, *spatial], and whether it came without n.
-
-    Raises:
-        ValueError: x has neither rank + 1 nor rank + 2 dims.
-    """
-    if x.ndim == rank + 2:
-        return x, True
-    if x.ndim != rank + 1:
-        raise ValueError(
-            f"{op}: needs [n, c, *{rank} spatial dims] or the same without n, got {describe(x)}"
-        )
-    return reshape(x, (1, *x.shape)), False
-
-
-def unbatched(x: Tensor, had_batch: bool) -> Tensor:
-    """Undo `batched`."""
-    return x if had_batch else reshape(x, x.shape[1:])
-
-
-def resize(x: Tensor, pads: Sequence[tuple[Size, Size]]) -> Tensor:
-    """Add zeros before and after the last dims; a negative number of them crops instead."""
-    first = x.ndim - len(pads)
-    for axis, ends in enumerate(pads, first):
-        low, high = (-e if at_least(-e, 1) else 0 for e in ends)  # what is cropped
-        if (low, high) != (0, 0):
-            x = view("slice", x, _at(x, axis, (low, 1, x.shape[axis] - low - high)))
-    grown = tuple((0 if at_least(-a, 0) else a, 0 if at_least(-b, 0) else b) for a, b in pads)
-    if all(ends == (0, 0) for ends in grown):
-        return x
-    return view("pad", x, (*((0, 0),) * first, *grown))
-
-
-def _at(x: Tensor, axis: int, part: tuple[Size, int, Size]) -> tuple[tuple[Size, int, Size], ...]:
-    return tuple(part if i == axis else (0, 1, n) for i, n in enumerate(x.shape))
+def resize(x: Tensor, pads: Sequence[tuple[Size, Size]], value: bool | int | float = 0) -> Tensor:
+    """Add `value` before and after the last dims; a negative number of times crops instead."""
+    pads = [(0, 0)] * (x.ndim - len(pads)) + list(pads)
+    parts: list[tuple[Size, int, Size]] = []
+    for n, (low, high) in zip(x.shape, pads, strict=True):
+        start = maximum(-low, 0)
+        parts.append((start, 1, n - start - maximum(-high, 0)))
+    if any(part != (0, 1, n) for part, n in zip(parts, x.shape, strict=True)):
+        x = view("slice", x, tuple(parts))
+    return pad(x, [(maximum(low, 0), maximum(high, 0)) for low, high in pads], value)
 
 
 def windows(
@@ -74,26 +64,11 @@ def windows(
     Raises:
         ValueError: a window may be larger than its (padded) dim.
     """
-    first = x.ndim - len(size)
-    for axis, parts in enumerate(zip(size, stride, dilation, strict=True), first):
-        k, _, d = parts
+    for axis, (k, s, d) in enumerate(zip(size, stride, dilation, strict=True), x.ndim - len(size)):
         if not at_least(x.shape[axis] - (k - 1) * d - 1, 0):
             raise ValueError(
                 f"{op}: the window {k} with dilation {d} spans {(k - 1) * d + 1}, more than the "
                 f"{x.shape[axis]} padded positions of dim {axis} of {describe(x)}"
             )
-        x = view("window", x, (axis, *parts))
-    return x
-
-
-def flip(x: Tensor, rank: int) -> Tensor:
-    """The last `rank` dims backwards."""
-    parts = [(0, 1, n) if i < x.ndim - rank else (n - 1, -1, n) for i, n in enumerate(x.shape)]
-    return view("slice", x, tuple(parts))
-
-
-def reduce_last(op: str, x: Tensor, count: int) -> Tensor:
-    """`sum_reduce` or `max_reduce` over the last `count` dims."""
-    for _ in range(count):
-        x = reduce(op, x, -1)
+        x = x.window(axis, k, s, d)
     return x

@@ -111,7 +111,21 @@ class Maker:
         d = rng.randrange(r)
         n, before, after = x.shape[d], x.shape[:d], x.shape[d + 1 :]
         kind = rng.choice(
-            ["permute", "merge", "cut", "reshape", "slice", "slice", "flip", "pad", "window", "expand", "round", "cat", "shuffle"]
+            [
+                "permute",
+                "merge",
+                "cut",
+                "reshape",
+                "slice",
+                "slice",
+                "flip",
+                "pad",
+                "window",
+                "expand",
+                "round",
+                "cat",
+                "shuffle",
+            ]
         )
         if kind == "permute":
             return s.permute(x, *rng.sample(range(r), r))

@@ -1,0 +1,70 @@
+"""Every rule of the table, alone: both sides equal with signs, infinities, zeros and NaN."""
+
+from dataclasses import replace
+
+import pytest
+from rule_values import counterexample
+
+from lambent.algebra.rules import SPLITS, SUBSTITUTION, TABLE
+
+RULES = {r.name: r for r in (*TABLE, *SPLITS, *SUBSTITUTION)}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_both_sides_are_equal(name):
+    found, samples = counterexample(RULES[name])
+    assert found is None, found
+    assert samples >= 25
+
+
+def without(name, guard):
+    rule = RULES[name]
+    kept = tuple(g for g in rule.guards if guard not in g)
+    assert len(kept) < len(rule.guards), (name, guard)
+    return replace(rule, guards=kept)
+
+
+def changed(name, old, new, side="after"):
+    rule = RULES[name]
+    text = getattr(rule, side)
+    assert old in text
+    return replace(rule, **{side: text.replace(old, new)})
+
+
+MUTANTS = {
+    "sum_out of infinite factors": without("sum_out", "real c"),
+    "sum_out captures": without("sum_out", "(& m f_c)"),
+    "sum_in captures": without("sum_in", "(& m f_c)"),
+    "sum_sum of one axis twice": without("sum_sum", "(& p q)"),
+    "sum_count forgets the count": changed("sum_count", "(Mul (Next m d) x)", "x"),
+    "max_scale of any sign": without("max_scale", "> a"),
+    "scale_max of any sign": without("scale_max", "> a"),
+    "max_out of any sign": without("max_out", "pos c"),
+    "max_out of infinite factors": without("max_out", "real c"),
+    "max_add of wrapping integers": without("max_add", "flt e"),
+    "max_in captures": without("max_in", "(& m f_c)"),
+    "max_add of infinities": without("max_add", "real c"),
+    "sum_shift captures": without("sum_shift", "(& m f_y)"),
+    "sum_shift of infinities": without("sum_shift", "real y"),
+    "mask_mul of what is not finite": without("mask_mul", "fin y"),
+    "mul_mask of what is not finite": without("mul_mask", "fin y"),
+    "mask_sum captures": without("mask_sum", "(& m f_b)"),
+    "exp_log overflows": without("exp_log", "npos a"),
+    "exp_log of negatives": without("exp_log", "nneg l"),
+    "equal of NaN": without("equal", "< d FLOAT"),
+    "sift captures": without("sift", "(& n f_i)"),
+    "sift without its range": changed(
+        "sift", "(Mask (Less (C NEG 0 INT64) i) (Less i (Next n INT64)))", "(Less i (Next n INT64))"
+    ),
+    "scale_sign loses the sign": changed("scale_sign", "(* NEG a)", "a"),
+    "scale_const forgets log2 e": changed("scale_const", "(+ n m)", "n"),
+    "fold_split carries NaN": changed("fold_split", "Part", "Fold"),
+    "part_split without its maximum": changed("part_split", "(Max (^ m o) a)", "a"),
+    "online sums other axes": changed("online", "(Max m a)", "(Max p a)", "before"),
+    "at_sum captures": without("at_sum", "(& m"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name):
+    assert counterexample(MUTANTS[name], wanted=3000, tries=30_000)[0] is not None

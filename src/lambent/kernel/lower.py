@@ -17,7 +17,16 @@ from lambent.graph.dim import Atom, Size, axis, substitute, value, values_in
 from lambent.graph.dtypes import DType, bool_
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.ranges import Literal, Range, needs_least, needs_zero, ranges
-from lambent.kernel.rewrite import assuming, below, bound, free_axes, joined, readied, split
+from lambent.kernel.rewrite import (
+    assuming,
+    below,
+    bound,
+    free_axes,
+    joined,
+    readied,
+    split,
+    two_groups,
+)
 from lambent.kernel.tile import (
     Accumulate,
     Axis,
@@ -353,27 +362,10 @@ class _Lowering:
     def groups(
         self, axes: frozenset[int], parts: Sequence[Value]
     ) -> tuple[list[Value], list[Value]] | None:
-        """Two groups of factors that share no tile dim but the summed and the batch ones: the
-        group of the output's outer dims first."""
+        """Two groups of factors that share no tile dim but the summed and the batch ones."""
         dims = [self.dims(axes_of(v)) - axes for v in parts]
-        wide = [d for d in dims if d]
-        batch = wide[0].intersection(*wide[1:]) if wide else frozenset()
-        found: list[tuple[frozenset[int], list[Value]]] = []
-        rest: list[Value] = []
-        for d, v in zip(dims, parts, strict=True):
-            own = d - batch
-            if not own:
-                rest.append(v)
-                continue
-            touching = [g for g in found if g[0] & own]
-            found = [g for g in found if not g[0] & own]
-            merged = own.union(*(g[0] for g in touching))
-            found.append((merged, [*(x for g in touching for x in g[1]), v]))
-        if len(found) != 2:
-            return None
-        (_, a), (_, b) = sorted(found, key=lambda g: min(self.rank[i] for i in g[0]))
-        (b if len(b) > 1 and len(a) == 1 else a).extend(rest)
-        return a, b
+        found = two_groups(dims, lambda i: self.rank[i])
+        return found and ([parts[n] for n in found[0]], [parts[n] for n in found[1]])
 
     # ---- facts -------------------------------------------------------------------------------
 

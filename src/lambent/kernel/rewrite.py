@@ -8,7 +8,7 @@ axis (a twin); `lower` joins a twin to its original again where both are whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,6 +247,34 @@ def _choice(terms: Terms, t: Term) -> Term:
                 if c.op == "const" and c.args == (-1, 0):
                     return terms.binary("sub", x, z)
     return t
+
+
+def two_groups(
+    parts: Sequence[frozenset[int]], rank: Callable[[int], int]
+) -> tuple[list[int], list[int], frozenset[int]] | None:
+    """Factors (by number) in two groups that share no axis but the batch axes, which are given too.
+
+    `parts` holds the axes of each factor, without the summed ones; the group of the axis of least
+    rank comes first. None where the factors do not split in two.
+    """
+    wide = [p for p in parts if p]
+    batch = wide[0].intersection(*wide[1:]) if wide else frozenset[int]()
+    found: list[tuple[frozenset[int], list[int]]] = []
+    rest: list[int] = []
+    for n, p in enumerate(parts):
+        own = p - batch
+        if not own:
+            rest.append(n)
+            continue
+        touching = [g for g in found if g[0] & own]
+        found = [g for g in found if not g[0] & own]
+        members = [*(m for g in touching for m in g[1]), n]
+        found.append((own.union(*(g[0] for g in touching)), sorted(members)))
+    if len(found) != 2:
+        return None
+    (_, a), (_, b) = sorted(found, key=lambda g: min(map(rank, g[0])))
+    (b if len(b) > 1 and len(a) == 1 else a).extend(rest)
+    return a, b, batch
 
 
 def bound(extent: Size) -> int:

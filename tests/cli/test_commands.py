@@ -1,0 +1,245 @@
+"""The commands: their JSON forms, to the letter, and what they say about mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import EXPLAIN, Call, StandIn, document
+
+import lambent
+from lambent.runtime import save
+
+EXPLAIN_KEYS = [
+    "name", "device", "e_classes", "e_nodes", "rounds", "saturated", "rules", "programs",
+    "candidates", "measured", "gap", "noise", "additivity_error", "stored", "kernels",
+    "arena_bytes", "seconds",
+]  # fmt: skip
+BENCH_KEYS = [
+    "work", "shape", "dtype", "device", "threads", "ours_ms", "peers", "ratio_best", "error",
+    "ours_peak_bytes", "peers_peak_bytes",
+]  # fmt: skip
+
+
+def test_explain_json(call: Call, small: Any) -> None:
+    code, out, _ = call("explain", "attention", "--json")
+    found = document(out)
+    assert code == 0 and list(found) == EXPLAIN_KEYS
+    assert found == {"name": "attention"} | EXPLAIN
+    assert found["programs"] == 10**31
+
+
+def test_explain_human(call: Call, small: Any) -> None:
+    code, out, err = call("explain", "attention")
+    assert code == 0
+    for text in ("201 e-nodes", "about 10^31 programs", "online", "8×64", "2.0 KiB", "75.0%"):
+        assert text in out, text
+    assert "unused" not in out
+    assert "tile program" not in out and "--source" in err
+    _, out, _ = call("explain", "attention", "--source")
+    assert "k0: tile program" in out and "k0: source" in out
+
+
+def test_explain_a_saved_program(call: Call, small: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    saved = tmp_path / "p.lambent"
+    saved.write_text("x")
+    monkeypatch.setattr(save, "load", lambda path: StandIn(small["gelu"]))
+    code, out, _ = call("explain", str(saved), "--json")
+    assert code == 0 and list(document(out)) == EXPLAIN_KEYS
+
+
+def test_explain_values_that_are_not_known(call: Call, small: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(StandIn, "explain", lambda self: {"gap": float("nan")})
+    code, out, _ = call("explain", "gelu", "--json")
+    found = document(out)
+    assert code == 0 and list(found) == EXPLAIN_KEYS
+    assert found["gap"] is None and found["kernels"] is None
+    code, out, _ = call("explain", "gelu")
+    assert code == 0 and "none" in out
+
+
+def test_bench_json(call: Call, small: Any) -> None:
+    code, out, err = call("bench", "softmax", "attention", "--against", "torch,numpy", "--json")
+    rows = document(out)
+    assert code == 0, err
+    assert [row["work"] for row in rows] == ["softmax", "attention"]
+    for row in rows:
+        assert list(row) == BENCH_KEYS
+        assert row["error"] < 1e-5 and row["dtype"] == "float32" and row["device"] == "cpu"
+        assert row["ratio_best"] == pytest.approx(min(row["peers"].values()) / row["ours_ms"])
+        assert set(row["peers"]) == set(row["peers_peak_bytes"])
+    assert list(rows[1]["peers"]) == ["torch", "torch.sdpa", "numpy"]
+    assert rows[1]["shape"] == [2, 32, 16] and rows[1]["ours_peak_bytes"] == 4096
+
+
+def test_bench_human_and_no_peers(call: Call, small: Any) -> None:
+    code, out, _ = call("bench", "gelu", "--against", "numpy")
+    assert code == 0 and "gelu" in out and "numpy" in out
+    code, out, _ = call("bench", "gelu", "--against", "", "--json")
+    assert code == 0 and document(out)[0]["ratio_best"] is None
+
+
+def test_a_wrong_result_is_code_1(call: Call, small: Any, monkeypatch: Any) -> None:
+    def compile(graph: Any, **how: Any) -> StandIn:
+        return StandIn(graph, off=0.1)
+
+    monkeypatch.setattr(lambent, "compile", compile)
+    code, out, err = call("bench", "softmax", "--against", "numpy", "--json")
+    assert code == 1 and document(out)[0]["error"] > 1e-4 and "wrong result: softmax" in err
+
+
+def one_line(err: str) -> str:
+    lines = err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("lambent: "), err
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["explain", "nope"], "attention-causal"),
+        (["bench", "nope"], "layernorm"),
+        (["bench", "softmax", "--against", "nope"], "onnxruntime"),
+        (["bench", "softmax", "--device", "nope"], "cpu"),
+        (["bench", "softmax", "--budget", "0"], "positive"),
+        (["bench", "softmax", "--budget", "x"], "number"),
+        (["bench", "softmax", "--threads", "-1"], "greater"),
+        (["bench"], "names"),
+        (["run", "nope"], "minilm"),
+        (["run", "minilm", "--text", " "], "empty"),
+        (["nope"], "nope"),
+        (["cache", "nope"], "export"),
+        (["cache", "export"], "FILE"),
+        (["cache", "ls", "x"], "FILE"),
+        (["cache", "import", "/nonexistent/x.zip"], "no file"),
+        (["cache", "export", "/proc/none/x.zip"], "/proc/none"),
+    ],
+)
+def test_mistakes_are_one_line(call: Call, small: Any, arguments: list[str], told: str) -> None:
+    code, out, err = call(*arguments)
+    assert code == 2 and not out
+    assert told.lower() in one_line(err).lower()
+
+
+def test_a_corrupt_program_is_one_line(call: Call, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.lambent"
+    bad.write_bytes(b"PK\x03\x04 nothing")
+    code, out, err = call("explain", str(bad))
+    assert code == 2 and not out
+    assert str(bad) in one_line(err)
+
+
+@pytest.mark.parametrize("module", ["torch", "onnxruntime", "onnx"])
+def test_a_missing_library_is_one_line(
+    call: Call, small: Any, monkeypatch: Any, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    name = "torch" if module == "torch" else "onnxruntime"
+    code, out, err = call("bench", "gelu", "--against", name)
+    assert code == 2 and not out
+    assert f"pip install {module}" in one_line(err)
+
+
+def test_interrupted_is_130(call: Call, small: Any, monkeypatch: Any) -> None:
+    def compile(graph: Any, **how: Any) -> StandIn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lambent, "compile", compile)
+    code, out, err = call("explain", "gelu", "--json")
+    assert code == 130 and not out and one_line(err)
+
+
+def test_devices(call: Call) -> None:
+    code, out, _ = call("devices", "--json")
+    cpu = document(out)[0]
+    assert code == 0 and cpu["name"] == "cpu" and cpu["available"] and cpu["calibration"] is None
+    from lambent.backends.cpu import cache
+
+    figures = {
+        "device": cpu["key"], "threads": 2, "flops": {"float32": 2e11},
+        "levels": [[32768, 3e11], [2**40, 3e10]], "launch": 2e-6, "one": {},
+    }  # fmt: skip
+    cache.write(f"calibration/{cache.digest(cpu['key'])}.json", json.dumps(figures).encode())
+    assert document(call("devices", "--json")[1])[0]["calibration"] == figures
+    _, out, _ = call("devices")
+    assert ("200.0 GFLOP/s" in out and "avx2" in out) or "asimd" in out
+
+
+def fill(root: Path) -> None:
+    (root / "calibration").mkdir(parents=True)
+    (root / "calibration" / "a.json").write_text("{}")
+    (root / "programs").mkdir()
+    (root / "programs" / "big.lambent").write_bytes(bytes(1000))
+    with closing(sqlite3.connect(root / "measured.sqlite")) as db:
+        db.execute("CREATE TABLE times (kernel TEXT PRIMARY KEY, seconds REAL)")
+        db.executemany("INSERT INTO times VALUES (?, ?)", [("a", 1.0), ("b", 2.0)])
+        db.commit()
+
+
+def test_cache(call: Call, tmp_path: Path) -> None:
+    root = tmp_path / "cache" / "lambent"
+    assert call("cache", "path")[1].strip() == str(root)
+    assert document(call("cache", "--json")[1]) == {"path": str(root), "entries": []}
+    fill(root)
+    entries = {e["name"]: e for e in document(call("cache", "ls", "--json")[1])["entries"]}
+    assert entries["measured.sqlite"]["rows"] == 2 and entries["programs"]["bytes"] == 1000
+    assert "measured.sqlite" in call("cache")[1]
+    kept = tmp_path / "kept.zip"
+    assert document(call("cache", "export", str(kept), "--json")[1])["exported"] == 2
+    assert call("cache", "clear")[0] == 0
+    assert not root.exists()
+    assert document(call("cache", "import", str(kept), "--json")[1])["imported"] == 3
+    with closing(sqlite3.connect(root / "measured.sqlite")) as db:
+        db.execute("DELETE FROM times WHERE kernel = 'a'")
+        db.execute("UPDATE times SET seconds = 9")
+        db.commit()
+    assert document(call("cache", "import", str(kept), "--json")[1])["imported"] == 1
+    with closing(sqlite3.connect(root / "measured.sqlite")) as db:  # ours stay, theirs are added
+        assert sorted(db.execute("SELECT * FROM times")) == [("a", 1.0), ("b", 9.0)]
+
+
+def test_a_foreign_import_is_one_line(call: Call, tmp_path: Path) -> None:
+    import zipfile
+
+    text, escape, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    text.write_text("nothing")
+    with zipfile.ZipFile(escape, "w") as archive:
+        archive.writestr("../evil.json", "{}")
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("x.py", "")
+    for file in (text, escape, other):
+        code, out, err = call("cache", "import", str(file))
+        assert code == 2 and not out and "not an export" in one_line(err)
+    assert not (tmp_path / "cache" / "evil.json").exists()
+
+
+def python(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    source = str(Path(lambent.__file__).parent.parent)
+    env = os.environ | {"PYTHONPATH": source} | more
+    return subprocess.run(
+        [sys.executable, *(["-c", code] if code else ["-m", "lambent"]), *arguments],
+        capture_output=True, text=True, env=env, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_as_a_process() -> None:
+    done = python("", "explain", "nope")
+    assert done.returncode == 2 and not done.stdout and one_line(done.stderr)
+    done = python("", "--help")
+    assert done.returncode == 0 and "explain" in done.stdout
+
+
+def test_starting_imports_no_heavy_library() -> None:
+    heavy = "torch onnxruntime onnx egglog scipy tokenizers"
+    code = (
+        "import sys; from lambent.cli.app import start; start(['cache', 'path']); "
+        f"print([m for m in {heavy.split()} if m in sys.modules])"
+    )
+    assert python(code).stdout.splitlines()[-1] == "[]"

@@ -319,8 +319,10 @@ def _is_safe(p: _Product) -> bool:
     numbers = [f for f in p.factors if f.dtype.kind == "f"]
     if len(numbers) == len(p.factors) == 2:
         return True
+    if not all(np.isfinite(_once(f)).all() for f in numbers):
+        return False
     largest = [max(1.0, float(np.max(np.abs(_once(f))))) for f in numbers]
-    return bool(prod(largest) < np.finfo(p.dtype).max)  # False also for NaN
+    return bool(prod(largest) < np.finfo(p.dtype).max)
 
 
 def _once(x: Array) -> Array:

@@ -326,7 +326,7 @@ def _floor_divide_floats(a: Tensor, b: Tensor) -> Tensor:
     q = div(sub(a, binary("mod", a, b)), b)
     q = floor(add(q, 0.5))
     opposite = logical_xor(less(a, 0), less(b, 0))
-    far = where(logical_and(opposite, not_equal(a, 0)), -1.0, 0.0)  # a // ±inf of a finite a
+    far = neg(cast(logical_and(opposite, not_equal(a, 0)), a.dtype))  # a // ±inf of a finite a
     q = where(logical_and(isinf(b), isfinite(a)), far, q)
     return where(equal(b, 0), div(a, b), q)
 

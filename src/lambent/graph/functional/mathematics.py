@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from lambent.graph.dtypes import float32, float64
 from lambent.graph.functional.arithmetic import (
@@ -16,10 +18,13 @@ from lambent.graph.functional.arithmetic import (
     mul,
     neg,
     reciprocal,
+    sign,
     sub,
     where,
 )
-from lambent.graph.tensor import Tensor, TensorLike, as_tensor, constant, contiguous, unary
+from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, contiguous, unary
+
+P = ParamSpec("P")
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -29,6 +34,19 @@ def as_float(x: TensorLike) -> Tensor:
     """x itself, or as float32 where it is not floating."""
     x = as_tensor(x)
     return x if x.dtype.is_float else contiguous(x, float32)
+
+
+def in_compute_dtype(
+    f: Callable[Concatenate[Tensor, P], Tensor],
+) -> Callable[Concatenate[TensorLike, P], Tensor]:
+    """f in float32 where its operand is an integer or narrower, rounded once at the end."""
+
+    @wraps(f)
+    def wide(x: TensorLike, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        x = as_float(x)
+        return cast(f(cast(x, x.dtype.compute), *args, **kwargs), x.dtype)
+
+    return wide
 
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
@@ -67,17 +85,17 @@ def log10(x: TensorLike) -> Tensor:
     return mul(unary("log2", x), 0.3010299956639812)
 
 
-def expm1(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def expm1(x: Tensor) -> Tensor:
     """e^x − 1, also near 0, where it is `2t / (1 − t)` with t = tanh(x/2) as a fraction."""
-    x = as_float(x)
     p, q = _tanh_fraction(mul(x, 0.5))
     near = div(mul(p, 2.0), sub(q, p))
     return where(less(1.2, abs(x)), sub(exp(x), 1.0), near)
 
 
-def log1p(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def log1p(x: Tensor) -> Tensor:
     """log(1 + x), also near 0, where it is `2 atanh(x / (2 + x))` as a series."""
-    x = as_float(x)
     s = div(x, add(x, 2.0))
     terms = 17 if x.dtype == float64 else 8
     near = mul(mul(s, 2.0), polynomial(mul(s, s), [1 / (2 * i + 1) for i in range(terms)]))
@@ -114,9 +132,9 @@ def _tanh_fraction(x: Tensor) -> tuple[Tensor, Tensor]:
     return mul(x, p), q
 
 
-def tanh(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent: `1 − 2 / (1 + e^2x)`, and a fraction near 0; never overflows."""
-    x = as_float(x)
     far = sub(1.0, mul(sigmoid(mul(x, -2.0)), 2.0))
     return where(less(0.6, abs(x)), far, div(*_tanh_fraction(x)))
 
@@ -125,12 +143,12 @@ _ERF_P = (1.128379139, 0.1935461552, 0.05310190024, 0.00388339369, 2.845674619e-
 _ERF_Q = (1.0, 0.5048583694, 0.1153504607, 0.01520735018, 0.001185584034, 3.742022826e-5)
 
 
-def erf(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def erf(x: Tensor) -> Tensor:
     """The error function: `x · P(x²) / Q(x²)` fitted to |x| < 4, else ±1; off by 4e-7 at most."""
-    x = as_float(x)
     z = mul(x, x)
     near = div(mul(x, polynomial(z, _ERF_P)), polynomial(z, _ERF_Q))
-    return where(less(16.0, z), where(less(x, 0), -1.0, 1.0), near)
+    return where(less(16.0, z), sign(x), near)
 
 
 # ---- activations -----------------------------------------------------------------------------
@@ -158,13 +176,13 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     return where(less(x, 0), mul(expm1(x), alpha), x)
 
 
-def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
+@in_compute_dtype
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """`x/2 · (1 + erf(x/√2))`; with "tanh" `x/2 · (1 + tanh(u))`, which is `x · sigmoid(2u)`.
 
     Raises:
         ValueError: approximate is neither "none" nor "tanh".
     """
-    x = as_float(x)
     if approximate == "none":
         return mul(mul(x, 0.5), add(erf(mul(x, math.sqrt(0.5))), 1.0))
     if approximate != "tanh":
@@ -179,15 +197,15 @@ def silu(x: TensorLike) -> Tensor:
     return mul(x, sigmoid(x))
 
 
-def softplus(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def softplus(x: Tensor) -> Tensor:
     """log(1 + e^x) without overflow: `maximum(x, 0) + log1p(e^−|x|)`."""
-    x = as_float(x)
     return add(maximum(x, 0.0), log1p(exp(neg(abs(x)))))
 
 
-def mish(x: TensorLike) -> Tensor:
+@in_compute_dtype
+def mish(x: Tensor) -> Tensor:
     """x · tanh(softplus(x)), with the tanh as a fraction of w = e^−|x|."""
-    x = as_float(x)
     w = exp(neg(abs(x)))
     up, down = add(mul(w, 2.0), 1.0), mul(w, add(w, 2.0))
     above = div(up, add(up, mul(mul(w, w), 2.0)))

@@ -10,13 +10,15 @@ rows_first = 1 to run over the rows in the outer loop, `unroll` of the contracti
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lambent.backends.cpu.layout import Array, storage
-from lambent.backends.cpu.prelude import STORAGE
+from lambent.backends.cpu.prelude import CODES, STORAGE
 from lambent.backends.cpu.values import Expr, convert, spread
-from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
+from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Store, Value
 
 if TYPE_CHECKING:
     from lambent.backends.cpu.render import Renderer
@@ -43,8 +45,8 @@ def plain(r: Renderer, dot: Dot) -> Dot | Reduce:
 def _near(r: Renderer, v: Value) -> frozenset[int]:
     """The axes along which an operand has its neighbours in memory."""
     if isinstance(v, Ref):
-        array = r.out.arrays[v.name]
-        return frozenset() if array.inner is None else frozenset({array.inner})
+        inner = r.layout.inner[v.name]
+        return frozenset() if inner is None else frozenset({inner})
     return r.layout.contiguous(v)
 
 
@@ -54,7 +56,7 @@ def stored(r: Renderer, dot: Dot) -> Ref:
     axes = r.layout.axes(dot)
     inner = r.layout.inner[name] = _lane(r, dot, None)
     array = r.tile(name, axes, storage(dot.dtype), inner)
-    accumulate(r, name, array, dot, None, fresh=True)
+    into_tile(r, array, dot)
     r.out.arrays[name] = array
     return Ref(name, axes, dot.dtype)
 
@@ -71,28 +73,69 @@ def _lane(r: Renderer, dot: Dot, wanted: int | None) -> int:
     return ranked[-1][2]
 
 
+Sink = Callable[[Expr], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a micro-kernel reads and writes: operand A by rows, B by lanes, into `array`."""
+    """What a micro-kernel reads and writes: operand A by rows, B by lanes, vectors into `sink`.
+
+    old: what the accumulators start from, None for 0. padded: whole vectors may be written always.
+    """
 
     r: Renderer
-    name: str
-    array: Array
     a: Value
     b: Value
     rows: int | None
     lane: int
     sums: tuple[int, ...]
-    scale: Value | None
-    fresh: bool
+    old: Value | None
+    sink: Sink
+    padded: bool
     t: str
 
 
-def accumulate(
-    r: Renderer, name: str, array: Array, dot: Dot, scale: Value | None, fresh: bool
+def into_tile(
+    r: Renderer, array: Array, dot: Dot, value: Value | None = None, old: Value | None = None
 ) -> None:
-    """array := dot, or array · scale + dot."""
+    """array := dot, or old + dot, or `value`, an elementwise expression of the dot."""
     lane = _lane(r, dot, array.inner)
+
+    def sink(e: Expr) -> None:
+        e = _finished(r, dot, value, e)
+        if array.inner == lane:
+            r.put(array.code, r.at(array, r.out.scope.idx), e)
+        else:
+            r.scatter(array.code, r.at(array, r.out.lane_index("z")), e)
+
+    multiply(r, dot, lane, frozenset(array.strides), old, sink, array.inner == lane)
+
+
+def _finished(r: Renderer, dot: Dot, value: Value | None, e: Expr) -> Expr:
+    """The expression of the dot, whose own result is at hand."""
+    if value is None:
+        return e
+    r.out.scope.memo[id(dot)] = (dot, e)
+    return r.out.value(value)
+
+
+def into_buffer(r: Renderer, s: Store, dot: Dot, lane: int, axes: frozenset[int]) -> None:
+    """The Store of an elementwise expression of the dot; contiguous along the lane axis."""
+    place = r.layout.place(s.buffer, s.index, True)
+    code, pointer = CODES[r.buffers[s.buffer].dtype.name], r.out.pointers[s.buffer]
+
+    def sink(e: Expr) -> None:
+        where = f"{pointer} + {r.out.size(place.flat, r.out.scope.idx)}"
+        r.put(code, where, _finished(r, dot, s.value, e))
+
+    multiply(r, dot, lane, axes, None, sink, False)
+
+
+def multiply(
+    r: Renderer, dot: Dot, lane: int, axes: frozenset[int], old: Value | None, sink: Sink,
+    padded: bool,
+) -> None:  # fmt: skip
+    """The dot at all indices of the axes, in blocks, given to the sink vector by vector."""
     (a, own_a), (b, own_b) = r.layout.sides(dot)
     if lane in own_a:
         a, own_a, b, own_b = b, own_b, a, own_a
@@ -101,21 +144,17 @@ def accumulate(
     height, width = _block(r, t, rows, lane)
     near = _near(r, a)
     sums = tuple(sorted(dot.axes - r.layout.unit, key=lambda i: (i in near, r.layout.count(i), i)))
-    outside = sorted(frozenset(array.strides) - own_a - own_b)
     rest_a, rest_b = sorted(own_a - {rows}), sorted(own_b - {lane})
 
     def body() -> None:
-        packed_b = _pack_b(r, b, dot, lane, rows, sums, height, width)
-        packed_a = _pack_a(r, a, dot, rows, lane, sums, height, width)
-        k = Kernel(r, name, array, packed_a, packed_b, rows, lane, sums, scale, fresh, t)
-
-        def columns() -> None:
-            _columns(k, height, width, rest_a)
-
-        r.out.nest(rest_b, None, columns)
+        packed_b = _pack_b(r, b, lane, rows, sums, height, width)
+        packed_a = _pack_a(r, a, rows, lane, sums, height, width)
+        whole = padded and isinstance(packed_b, Ref)
+        k = Kernel(r, packed_a, packed_b, rows, lane, sums, old, sink, whole, t)
+        r.out.nest(rest_b, None, lambda: _columns(k, height, width, rest_a))
 
     with r.out.block("", barrier=True):
-        r.out.nest(outside, None, body)
+        r.out.nest(sorted(axes - own_a - own_b), None, body)
 
 
 def _block(r: Renderer, t: str, rows: int | None, lane: int) -> tuple[int, int]:
@@ -129,58 +168,50 @@ def _block(r: Renderer, t: str, rows: int | None, lane: int) -> tuple[int, int]:
     return min(height, r.upper(rows)), min(width, most)
 
 
-def _option(r: Renderer, name: str) -> int | None:
-    return r.options.get(name)
-
-
 def _pack_b(
-    r: Renderer, b: Value, dot: Dot, lane: int, rows: int | None, sums: tuple[int, ...],
-    height: int, width: int,
-) -> Value:  # fmt: skip
+    r: Renderer, b: Value, lane: int, rows: int | None, sums: tuple[int, ...], height: int, width: int
+) -> Value:
     """B itself where vectors can be read from it, else panels of it."""
-    wanted, usable = _option(r, "pack_b"), lane in _near(r, b)
+    wanted, usable = r.options.get("pack_b"), lane in _near(r, b)
     if isinstance(b, Load) and usable:
         place = r.layout.place(b.buffer, b.index)
         usable = place.slope(lane) == 1
         reuse = 1 if rows is None else r.layout.count(rows)
-        if wanted is None and reuse >= 4 * height and len(sums) > 0:
+        if wanted is None and reuse >= 4 * height and sums:
             step = place.slope(sums[-1])
             wanted = int(not isinstance(step, int) or abs(step) >= 2 * r.layout.count(lane))
     if usable and not wanted:
         return b
-    return _tile(r, b, dot, (lane, width * r.target.lanes), sums, None)
+    return _tile(r, b, (lane, width * r.target.lanes), sums, None)
 
 
 def _pack_a(
-    r: Renderer, a: Value, dot: Dot, rows: int | None, lane: int, sums: tuple[int, ...],
-    height: int, width: int,
-) -> Value:  # fmt: skip
+    r: Renderer, a: Value, rows: int | None, lane: int, sums: tuple[int, ...], height: int, width: int
+) -> Value:
     """A itself where elements can be read from it, else a tile or panels of it."""
-    wanted, usable = _option(r, "pack_a"), isinstance(a, Ref)
-    reuse = r.layout.count(lane) >= 4 * width * r.target.lanes
+    wanted, usable = r.options.get("pack_a"), isinstance(a, Ref)
     if isinstance(a, Load):
         place = r.layout.place(a.buffer, a.index)
         usable = a.dtype == a.dtype.compute and not any(clamp for _, clamp, _, _ in place.dims)
         if wanted is None and sums and place.slope(sums[-1]) != 1:
-            wanted = int(reuse)
+            wanted = int(r.layout.count(lane) >= 4 * width * r.target.lanes)
     if usable and not wanted:
         return a
     if rows is not None and height > 1 and wanted:
-        return _tile(r, a, dot, (rows, height), sums, None)
-    return _tile(r, a, dot, None, sums, sums[-1] if sums else rows)
+        return _tile(r, a, (rows, math.lcm(height, r.target.lanes)), sums, None)
+    return _tile(r, a, None, sums, sums[-1] if sums else rows)
 
 
 def _tile(
-    r: Renderer, v: Value, dot: Dot, panel: tuple[int, int] | None, sums: tuple[int, ...],
-    inner: int | None,
-) -> Ref:  # fmt: skip
+    r: Renderer, v: Value, panel: tuple[int, int] | None, sums: tuple[int, ...], inner: int | None
+) -> Ref:
     """A copy of an operand as a tile over its axes, but those that the loops around it bind."""
     bound = frozenset(r.out.scope.idx)
     axes = r.layout.axes(v) - bound
     outer = tuple(sorted(axes - frozenset(sums)))
     name = r.out.fresh("%pack")
     array = r.tile(name, axes, storage(v.dtype), inner, panel, (*outer, *sums))
-    r.layout.inner[name] = inner
+    r.layout.inner[name] = array.inner
     r.fill(array, v)
     r.out.arrays[name] = array
     return Ref(name, axes, v.dtype)
@@ -191,7 +222,7 @@ def _columns(k: Kernel, height: int, width: int, rest_a: list[int]) -> None:
     out, w = k.r.out, k.r.target.lanes
     n, j = out.length[k.lane], out.fresh("j")
     exact_ = k.r.layout.multiple(k.lane, w)
-    padded = k.array.inner == k.lane and isinstance(k.b, Ref)
+    padded = k.padded
 
     def part(vectors: int, tail: str | None) -> None:
         out.nest(rest_a, None, lambda: _rows(k, height, vectors, j, tail))
@@ -243,13 +274,11 @@ def _micro(k: Kernel, height: int, vectors: int, i: str, j: str, tail: str | Non
     acc = {c: out.fresh("c") for c in cells}
     rows = [{} if k.rows is None else {k.rows: f"({i} + {r})"} for r in range(height)]
     columns = [{k.lane: f"({j} + {q * w})" if q else j} for q in range(vectors)]
-    dtype = k.b.dtype
-    old: Value = Ref(k.name, frozenset(k.array.strides), dtype)
-    if k.scale is not None:
-        old = Map("mul", (old, k.scale), dtype)
+    out.blocks = {x: (i, r) for r, row in enumerate(rows) for x in row.values()}
+    out.blocks |= {x: (j, q * w) for q, column in enumerate(columns) for x in column.values()}
     for r, q in cells:
         with out.at({**rows[r], **columns[q]}, k.lane, tail):
-            first = f"(v{t})(({t})0)" if k.fresh else spread(convert(out.value(old), t))
+            first = f"(v{t})(({t})0)" if k.old is None else spread(convert(out.value(k.old), t))
             out.line(f"v{t} {acc[r, q]} = {first};")
 
     def step() -> None:
@@ -267,9 +296,5 @@ def _micro(k: Kernel, height: int, vectors: int, i: str, j: str, tail: str | Non
     out.nest_plain(list(k.sums), step)
     for r, q in cells:
         with out.at({**rows[r], **columns[q]}, k.lane, tail):
-            e = Expr(acc[r, q], t, True)
-            if k.array.inner == k.lane:
-                k.r.put(k.array.code, f"{k.array.name} + {out.offset(k.array, out.scope.idx)}", e)
-            else:
-                where = out.offset(k.array, out.lane_index("z"))
-                k.r.scatter(k.array.code, f"{k.array.name} + {where}", e)
+            k.sink(Expr(acc[r, q], t, True))
+    out.blocks = {}

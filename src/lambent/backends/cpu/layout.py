@@ -6,6 +6,7 @@ every load and store, a vote on the inner axis of every named array, the cost of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from lambent.kernel.tile import (
     operands, values,
 )  # fmt: skip
 
-_COST = {"exp2": 8.0, "log2": 10.0, "sin": 10.0, "mod": 12.0, "sqrt": 3.0, "recip": 3.0}
+SLOW = {"exp2": 8.0, "log2": 10.0, "sin": 10.0, "mod": 12.0, "sqrt": 3.0, "recip": 3.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Layout:
         self.unit = frozenset(
             i for i, a in program.axes.items() if a.extent == 1 or (i in self.looped and a.tile == 1)
         )
+        self.uses: Counter[str] = Counter(_names(program.body))
         self.inner: dict[str, int | None] = {}
         self._vote()
 
@@ -153,7 +155,7 @@ class Layout:
             for ref in _refs(s.value):
                 yield from ((ref.name, i, 2.0) for i in ref.axes if place.slope(i) == 1)
         if isinstance(s, (Let, Accumulate)):
-            for v in _elementwise(s.value):
+            for v in elementwise(s.value):
                 if isinstance(v, Load):
                     yield from ((s.name, i, 1.0) for i in self.contiguous(v))
                 if isinstance(v, Dot):
@@ -235,8 +237,8 @@ class Layout:
             case Reduce(arg=arg):
                 return below + self._count(self.axes(arg)) * self._width(lane)
             case Map(op=op, dtype=dtype):
-                slow = op in _COST and (dtype.name == "float64" or op == "mod")
-                return below + times * _COST.get(op, 1.0) * (1.0 if slow else self._width(lane))
+                slow = op in SLOW and (dtype.name == "float64" or op == "mod")
+                return below + times * SLOW.get(op, 1.0) * (1.0 if slow else self._width(lane))
             case _:
                 return below
 
@@ -262,6 +264,18 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
             yield from statements(s.body)
 
 
+def _names(body: Iterable[Stmt]) -> Iterator[str]:
+    """The names that statements read, once for every reading."""
+    for s in statements(body):
+        indices = list(s.index) if isinstance(s, Store) else []
+        for value in stmt_values(s):
+            for v in values(value):
+                if isinstance(v, Ref):
+                    yield v.name
+                indices += [*v.index] if isinstance(v, Load) else [v.index] if isinstance(v, Index) else []
+        yield from (ref.name for e in indices for ref in values_in(e))
+
+
 def stmt_values(s: Stmt) -> tuple[Value, ...]:
     """The values that a statement computes."""
     match s:
@@ -273,16 +287,16 @@ def stmt_values(s: Stmt) -> tuple[Value, ...]:
             return ()
 
 
-def _elementwise(value: Value) -> Iterator[Value]:
+def elementwise(value: Value) -> Iterator[Value]:
     """The value and the parts of it that are read element by element: not below a Reduce or Dot."""
     yield value
     if isinstance(value, Map):
         for v in value.args:
-            yield from _elementwise(v)
+            yield from elementwise(v)
 
 
 def _refs(value: Value) -> list[Ref]:
-    return [v for v in _elementwise(value) if isinstance(v, Ref)]
+    return [v for v in elementwise(value) if isinstance(v, Ref)]
 
 
 def storage(dtype: DType) -> str:

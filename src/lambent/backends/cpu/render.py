@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.cpu import dot
-from lambent.backends.cpu.layout import Array, Layout, statements, storage
+from lambent.backends.cpu.layout import SLOW, Array, Layout, elementwise, storage
 from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE, prelude
 from lambent.backends.cpu.target import Target
 from lambent.backends.cpu.values import Emitter, Expr, convert, ctype, identity, literal, spread, symbol_name
@@ -22,6 +22,7 @@ from lambent.graph.dim import Size, axes_in, bounds
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate, Dot, For, Let, Lit, Load, Map, Reduce, Ref, Stmt, Store, TileProgram, Value, Var,
+    values,
 )  # fmt: skip
 
 PRELUDE = prelude
@@ -137,10 +138,17 @@ class Renderer:
 
     # ---- statements ----
 
-    def body(self, body: Iterable[Stmt]) -> None:
+    def body(self, body: tuple[Stmt, ...]) -> None:
         arrays = dict(self.out.arrays)
-        for s in body:
+        fused = self._fused(body)
+        for i, s in enumerate(body):
             match s:
+                case _ if i in fused.values():
+                    pass  # a Dot that a later statement computes
+                case Let() | Store() if i in fused:
+                    dot_ = body[fused[i]]
+                    assert isinstance(dot_, Let)
+                    self._with_dot(s, dot_)
                 case For():
                     self._for(s)
                 case Let(name=name, value=value):
@@ -152,6 +160,62 @@ class Renderer:
                 case Store():
                     self._store(s)
         self.out.arrays = arrays
+
+    def _fused(self, body: tuple[Stmt, ...]) -> dict[int, int]:
+        """Statements that finish a Dot in registers: their index → that of the Let of the Dot.
+
+        The Dot must have no other use, and the statement must be a short expression at its axes.
+        """
+        found: dict[int, int] = {}
+        for i, s in enumerate(body):
+            if not (isinstance(s, Let) and isinstance(s.value, Dot)) or self.layout.uses[s.name] != 1:
+                continue
+            if not isinstance(dot.plain(self, s.value), Dot):
+                continue
+            for j in range(i + 1, len(body)):
+                t = body[j]
+                if isinstance(t, (Let, Store)) and self._finishes(t, s):
+                    found[j] = i
+                if not isinstance(t, Let) or j in found:
+                    break
+        return found
+
+    def _finishes(self, s: Let | Store, let: Let) -> bool:
+        axes = self.layout.axes(let.value)
+        parts = list(elementwise(s.value))
+        here = any(isinstance(v, Ref) and v.name == let.name for v in parts)
+        maps = [v for v in parts if isinstance(v, Map)]
+        short = len(maps) <= 6 and not any(v.op in SLOW for v in maps)
+        if not here or not short or len(parts) != len(list(values(s.value))):
+            return False
+        if isinstance(s, Let):
+            return self.layout.axes(s.value) == axes
+        place = self.layout.place(s.buffer, s.index, True)
+        reached = self.layout.axes(Load(s.buffer, s.index, let.value.dtype))
+        assert isinstance(let.value, Dot)
+        own = [i for _, side in self.layout.sides(let.value) for i in side]
+        return reached == axes and any(place.slope(i) == 1 for i in own)
+
+    def _with_dot(self, s: Let | Store, let: Let) -> None:
+        """`let` then `s`, which alone uses it, in one pass."""
+        product = let.value
+        assert isinstance(product, Dot)
+
+        def finished(v: Value) -> Value:
+            if isinstance(v, Ref) and v.name == let.name:
+                return product
+            return Map(v.op, tuple(map(finished, v.args)), v.dtype) if isinstance(v, Map) else v
+
+        value, axes = finished(s.value), self.layout.axes(product)
+        if isinstance(s, Let):
+            array = self.tile(s.name, axes, storage(value.dtype), self.layout.inner[s.name])
+            dot.into_tile(self, array, product, value)
+            self.out.arrays[s.name] = array
+            return
+        place = self.layout.place(s.buffer, s.index, True)
+        own = [i for _, side in self.layout.sides(product) for i in side]
+        lane = next(i for i in sorted(own) if place.slope(i) == 1)
+        dot.into_buffer(self, Store(s.buffer, s.index, value), product, lane, axes)
 
     def _for(self, f: For) -> None:
         i, tile = f.axis, self.program.axes[f.axis].tile
@@ -171,7 +235,7 @@ class Renderer:
         value = self.lift(value, whole=False)
         array = self.tile(name, self.layout.axes(value), storage(value.dtype), self.layout.inner[name])
         if isinstance(value, Dot):
-            dot.accumulate(self, name, array, value, None, fresh=True)
+            dot.into_tile(self, array, value)
         else:
             self.fill(array, value)
         self.out.arrays[name] = array
@@ -191,13 +255,13 @@ class Renderer:
         array = self.out.arrays[s.name]
         value = self.lift(s.value, whole=s.op != "sum")
         scale = None if s.scale is None else self.lift(s.scale)
+        old: Value = Ref(s.name, frozenset(array.strides), value.dtype)
+        if scale is not None:
+            old = Map("mul", (old, scale), value.dtype)
         if isinstance(value, Dot):
-            dot.accumulate(self, s.name, array, value, scale, fresh=False)
-            return
-        ref = Ref(s.name, frozenset(array.strides), value.dtype)
-        old: Value = ref if scale is None else Map("mul", (ref, scale), value.dtype)
-        whole = Map("add" if s.op == "sum" else s.op, (old, value), value.dtype)
-        self.fill(array, whole)
+            dot.into_tile(self, array, value, old=old)
+        else:
+            self.fill(array, Map("add" if s.op == "sum" else s.op, (old, value), value.dtype))
 
     def _store(self, s: Store) -> None:
         value = self.lift(s.value)
@@ -271,14 +335,14 @@ class Renderer:
 
         def put() -> None:
             if lane == near or lane is None:
-                self.put(array.code, self._at(array, out.scope.idx), out.value(value))
+                self.put(array.code, self.at(array, out.scope.idx), out.value(value))
             else:
-                self.scatter(array.code, self._at(array, out.lane_index("z")), out.value(value))
+                self.scatter(array.code, self.at(array, out.lane_index("z")), out.value(value))
 
         with out.block("", barrier=True):
             out.nest(axes, lane, put)
 
-    def _at(self, array: Array, idx: Mapping[int, str]) -> str:
+    def at(self, array: Array, idx: Mapping[int, str]) -> str:
         return f"{array.name} + {self.out.offset(array, idx)}"
 
     def _fill_across(
@@ -290,7 +354,7 @@ class Renderer:
         j, k, u, q = (out.fresh(c) for c in "jkuq")
 
         def one() -> None:
-            self.put(array.code, self._at(array, out.scope.idx), out.value(value))
+            self.put(array.code, self.at(array, out.scope.idx), out.value(value))
 
         def square() -> None:
             row = {near: f"({j} + {u})", lane: k}
@@ -300,7 +364,7 @@ class Renderer:
                 out.line(f"{q}[{u}] = {spread(out.value(value))};")
             out.line(f"transpose({q});")
             with out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", column):
-                out.line(f"st_f32({self._at(array, out.scope.idx)}, {q}[{u}]);")
+                out.line(f"st_f32({self.at(array, out.scope.idx)}, {q}[{u}]);")
 
         def both() -> None:
             n, m = out.length[near], out.length[lane]

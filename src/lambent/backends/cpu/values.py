@@ -58,6 +58,7 @@ class Emitter:
         self.origin: dict[int, str] = {}
         self.length: dict[int, str] = {}
         self.stack = [Scope(dict.fromkeys(layout.unit, "0"), [], barrier=True)]
+        self.blocks: dict[str, tuple[str, int]] = {}  # index text → (first of its block, plus)
         self._serial = 0
         self._ranges: dict[int, tuple[Value, tuple[int, int] | None]] = {}
 
@@ -173,7 +174,9 @@ class Emitter:
                 continue
             if array.panel and array.panel[0] == i:
                 width = array.panel[1]
-                parts.append(f"({idx[i]}) / {width} * {stride} + ({idx[i]}) % {width}")
+                first, plus = self.blocks.get(idx[i], (idx[i], 0))
+                rest = f" + {plus}" if plus else ""
+                parts.append(f"({first}) / {width} * {stride} + ({first}) % {width}{rest}")
             else:
                 parts.append(f"({idx[i]})" + (f"*{stride}" if stride != 1 else ""))
         return " + ".join(parts) or "0"

@@ -35,7 +35,10 @@ def ours(op: Callable[..., Any], *operands: torch.Tensor, float64: bool = False)
     out = op(*tensors)
     outs = [out] if isinstance(out, Tensor) else list(out)
     values = [x.double().numpy() if x.dtype == torch.bfloat16 else x.numpy() for x in operands]
-    given = {f"x{i}": v.astype(t.dtype.numpy) for i, (v, t) in enumerate(zip(values, tensors, strict=True))}
+    given = {
+        f"x{i}": v.astype(t.dtype.numpy)
+        for i, (v, t) in enumerate(zip(values, tensors, strict=True))
+    }
     return evaluate(outs, given, float64=float64)
 
 

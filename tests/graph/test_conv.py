@@ -78,9 +78,13 @@ def test_conv_transpose_is_pytorchs(c: dict[str, Any], data: st.DataObject) -> N
     rank, xs = c["rank"], operands(c, transposed=True)
     most = [max(s, d) - 1 for s, d in zip(c["stride"], c["dilation"], strict=True)]
     extra = tuple(data.draw(st.integers(0, m)) for m in most)
-    parts = zip(c["size"], c["stride"], c["padding"], c["dilation"], c["kernel"], extra, strict=True)
+    parts = zip(
+        c["size"], c["stride"], c["padding"], c["dilation"], c["kernel"], extra, strict=True
+    )
     assume(min((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, s, p, d, k, e in parts) >= 1)
-    keys = {k: c[k] for k in ("stride", "padding", "dilation", "groups")} | {"output_padding": extra}
+    keys = {k: c[k] for k in ("stride", "padding", "dilation", "groups")} | {
+        "output_padding": extra
+    }
     same(
         lambda x, w, b=None: TRANSPOSED[rank](x, w, b, **keys),
         lambda x, w, b=None: TORCH_TRANSPOSED[rank](x, w, b, **keys),

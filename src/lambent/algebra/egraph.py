@@ -7,6 +7,7 @@ depend on the graph alone, and the operands of `nodes[0]` have smaller numbers t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,18 @@ def finite_buffers(translation: Translation) -> list[str]:
 def is_finite(weight: Weight) -> bool:
     """True if no element is infinite or NaN."""
     return bool(np.isfinite(weight.array.astype(np.float32, copy=False)).all())
+
+
+def count_programs(saturated: Saturated) -> int:
+    """How many ways there are to compute the roots: choices of a node for every use of a class.
+
+    A lower bound: choices that go through a class twice are left out, and so is what to store.
+    """
+    ways: dict[int, int] = {}
+    for c, eclass in saturated.classes.items():
+        smaller = [n for n in eclass.nodes if all(k < c for k in n.below)]
+        ways[c] = sum(math.prod(ways[k] for k in n.below) for n in smaller)
+    return math.prod(ways[root.cls] for root in saturated.roots if root.output)
 
 
 # ---- read-out --------------------------------------------------------------------------------

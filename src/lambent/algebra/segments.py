@@ -1,0 +1,185 @@
+"""Cutting a graph where little crosses, so that equal layers are searched once.
+
+Values that hold a reduction over something that an input decides are *heavy*; all others (masks,
+positions, whatever weights alone decide) are cheap and are computed again in every segment. Between
+two heavy nodes the heavy values still needed later are what crosses: usually the residual stream.
+Cuts are made where the pieces repeat, and where a piece would grow too large. A value that crosses
+is an input of the next segment, and taken for finite as inputs are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lambent.algebra.egraph import is_finite
+from lambent.graph.node import Node, Weight, make, topo
+from lambent.graph.ops import REDUCE
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A graph of its own: `outputs` over inputs x0, x1, … and weights w0, w1, …
+
+    `key` is equal for segments that differ only in the names of inputs and the contents of weights.
+    """
+
+    key: str
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Where a segment is in the graph: its outputs, and what stands for its inputs and weights."""
+
+    key: str
+    outputs: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    weights: tuple[Node, ...]
+
+
+def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...], list[Segment]]:
+    """The graph in segments, in order, and each distinct segment once.
+
+    Args:
+        outputs: of the graph; those that nothing heavy leads to go to the last segment.
+        limit: reductions in one segment; the graph is cut where it has more.
+    """
+    segments: dict[str, Segment] = {}
+    instances = []
+    for leaves, results in _Cutter(tuple(dict.fromkeys(outputs)), limit).pieces():
+        key, inputs, weights = describe(results, leaves)
+        instances.append(Instance(key, results, inputs, weights))
+        if key not in segments:
+            segments[key] = Segment(key, _copy(results, inputs, weights))
+    return tuple(instances), list(segments.values())
+
+
+class _Cutter:
+    """Heavy nodes in order, and what crosses behind each. A cut is the position of a heavy node."""
+
+    def __init__(self, outputs: tuple[Node, ...], limit: int) -> None:
+        self.outputs, self.limit = outputs, limit
+        self.heavy = _heavy(topo(outputs))
+        self.position = {n: i for i, n in enumerate(self.heavy)}
+        last = {s: i for i, n in enumerate(self.heavy) for s in n.srcs}
+        self.crossing: list[tuple[Node, ...]] = []
+        for i, n in enumerate(self.heavy):
+            before = self.crossing[-1] if self.crossing else ()
+            self.crossing.append(tuple(x for x in (*before, n) if last.get(x, -1) > i))
+
+    def pieces(self) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """(what crosses into it, its results) of each segment, in order."""
+        end = len(self.heavy) - 1
+        cuts = [-1, end]
+        for width in (1, 2, 3):
+            if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
+                break
+            sites = [i for i in range(end) if len(self.crossing[i]) <= width]
+            cuts = self._repeating([-1, *sites, end])
+        found = [self._piece(a, b) for a, b in itertools.pairwise(cuts)]
+        return [piece for piece in found if piece[1]]
+
+    def _piece(self, start: int, end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        last = end == len(self.heavy) - 1
+        passed = [n for n in self.crossing[end] if self.position[n] > start] if not last else []
+        given = [n for n in self.outputs if start < self._place(n) <= end]
+        return self.crossing[start] if start >= 0 else (), tuple(dict.fromkeys((*passed, *given)))
+
+    def _place(self, n: Node) -> int:
+        return self.position.get(n, len(self.heavy) - 1)
+
+    def _size(self, start: int, end: int) -> int:
+        return sum(n.op in REDUCE for n in self.heavy[start + 1 : end + 1])
+
+    def _repeating(self, sites: list[int]) -> list[int]:
+        """Cuts at a run of equal pieces, the longest there is; more where a piece is too large."""
+        keys = [describe(*reversed(self._piece(a, b)))[0] for a, b in itertools.pairwise(sites)]
+        best = (0, 0, 0)  # covered, −period, −first
+        for period in range(1, len(keys) // 2 + 1):
+            run = 0
+            for i in range(len(keys) - period):
+                run = run + 1 if keys[i] == keys[i + period] else 0
+                covered = (run // period + 1) * period if run >= period else 0
+                best = max(best, (covered, -period, -(i + 1 - run)))
+        covered, period, first = best[0], -best[1], -best[2]
+        starts = range(first, first + covered + 1, period) if covered else ()
+        out: list[int] = []
+        for a, b in itertools.pairwise(sorted({0, *starts, len(keys)})):
+            out += self._fitting(sites[a : b + 1])
+        return [*out, sites[-1]]
+
+    def _fitting(self, sites: list[int]) -> list[int]:
+        """The fewest cuts that keep to the limit, without the last."""
+        out = [sites[0]]
+        for here, after in itertools.pairwise(sites):
+            if here > out[-1] and self._size(out[-1], after) > self.limit:
+                out.append(here)
+        return out
+
+
+def _heavy(nodes: Sequence[Node]) -> list[Node]:
+    """Nodes at or above a reduction of something that an input decides."""
+    varies: set[Node] = set()
+    heavy: dict[Node, None] = {}
+    for n in nodes:
+        if n.op == "input" or any(s in varies for s in n.srcs):
+            varies.add(n)
+            if n.op in REDUCE or any(s in heavy for s in n.srcs):
+                heavy[n] = None
+    return list(heavy)
+
+
+def _inside(results: Iterable[Node], leaves: Iterable[Node]) -> list[Node]:
+    """The nodes of a piece, operands first, its leaves among them."""
+    stop = set(leaves)
+    seen: set[Node] = set()
+    out: list[Node] = []
+    stack = [(n, False) for n in reversed(list(results))]
+    while stack:
+        n, done = stack.pop()
+        if done:
+            out.append(n)
+        elif n not in seen:
+            seen.add(n)
+            stack.append((n, True))
+            if n not in stop:
+                stack.extend((s, False) for s in reversed(n.srcs))
+    return out
+
+
+def describe(
+    results: Sequence[Node], leaves: Sequence[Node] = ()
+) -> tuple[str, tuple[Node, ...], tuple[Node, ...]]:
+    """(key, inputs, weights) of a piece, inputs and weights in the order in which it reads them."""
+    number: dict[Node, int] = {}
+    inputs: list[Node] = []
+    weights: list[Node] = []
+    lines = []
+    for n in _inside(results, leaves):
+        what: tuple[object, ...] = (n.op, n.attr, tuple(number[s] for s in n.srcs if s in number))
+        if n in leaves or n.op == "input":
+            inputs.append(n)
+            what = ("input",)
+        elif n.op == "weight":
+            weights.append(n)
+            what = ("weight", n.dtype.is_float and is_finite(n.attr))
+        number[n] = len(number)
+        lines.append(repr((what, n.dtype, n.shape)))
+    lines.append(repr([number[n] for n in results]))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest(), tuple(inputs), tuple(weights)
+
+
+def _copy(
+    results: Sequence[Node], inputs: Sequence[Node], weights: Sequence[Node]
+) -> tuple[Node, ...]:
+    """The piece as a graph of its own."""
+    new = {n: make("input", (), n.shape, n.dtype, f"x{i}") for i, n in enumerate(inputs)}
+    for i, n in enumerate(weights):
+        new[n] = make("weight", (), n.shape, n.dtype, Weight(f"w{i}", n.attr.array))
+    for n in _inside(results, (*inputs, *weights)):
+        if n not in new:
+            new[n] = make(n.op, [new[s] for s in n.srcs], n.shape, n.dtype, n.attr)
+    return tuple(new[n] for n in results)

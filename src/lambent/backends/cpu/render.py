@@ -4,7 +4,7 @@
 outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols(kernel)`. Outputs must
 not overlap inputs. Tiles live on the stack: `scratch_bytes` says how much of it a task needs.
 
-Options of a schedule that the renderer reads (see `dot`): pack_a, pack_b (0 or 1), rows_first (0 or 1).
+Of a schedule it reads `block`, and the options pack_a and pack_b (see `dot`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lambent.kernel.tile import (
 )  # fmt: skip
 
 PRELUDE = prelude
+_COLUMNS = 8
 _BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "h": 2, "bf": 2}
 
 
@@ -333,6 +334,12 @@ class Renderer:
                 self._fill_across(array, value, axes, lane, near)
                 return
 
+        reduces = [v for v in elementwise(value) if isinstance(v, Reduce)]
+        if reduces and lane is not None and lane == near and not array.panel:
+            if all(lane in self.layout.axes(v) for v in reduces):
+                self._fill_columns(array, value, reduces[0], axes, lane)
+                return
+
         def put() -> None:
             if lane == near or lane is None:
                 self.put(array.code, self.at(array, out.scope.idx), out.value(value))
@@ -341,6 +348,36 @@ class Renderer:
 
         with out.block("", barrier=True):
             out.nest(axes, lane, put)
+
+    def _fill_columns(
+        self, array: Array, value: Value, v: Reduce, axes: list[int], lane: int
+    ) -> None:
+        """A reduction over rows, `_COLUMNS` vectors of neighbouring columns in one pass."""
+        out, w = self.out, self.target.lanes
+        n, j = out.length[lane], out.fresh("j")
+
+        def block(columns: int) -> None:
+            parts = [{lane: f"({j} + {u * w})"} for u in range(columns)]
+            acc = out.columns(v, parts, lane)
+            for part, e in zip(parts, acc, strict=True):
+                with out.at(part, lane):
+                    out.scope.memo[id(v)] = (v, e)
+                    self.put(array.code, self.at(array, out.scope.idx), out.value(value))
+
+        def body() -> None:
+            out.line(f"i64 {j} = 0;")
+            for columns in (_COLUMNS, 1):
+                if columns == 1 or self.upper(lane) >= columns * w:
+                    with out.block(f"for (; {j} + {columns * w} <= {n}; {j} += {columns * w})"):
+                        block(columns)
+            if not self.layout.multiple(lane, w):
+                t = out.fresh("t")
+                with out.block(f"if ({j} < {n})", {lane: j}, lane, t):
+                    out.line(f"const i64 {t} = {n} - {j};")
+                    self.put(array.code, self.at(array, out.scope.idx), out.value(value))
+
+        with out.block("", barrier=True):
+            out.nest([i for i in axes if i != lane], None, body)
 
     def at(self, array: Array, idx: Mapping[int, str]) -> str:
         return f"{array.name} + {self.out.offset(array, idx)}"

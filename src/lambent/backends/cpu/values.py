@@ -7,7 +7,7 @@ variable. Nothing is stored that a statement does not store.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -400,14 +400,13 @@ class Emitter:
 
     def _reduce(self, v: Reduce, vector: bool) -> Expr:
         """Accumulators in the scope where the result is bound; loops over the reduced axes in it."""
-        t = self._type(v.arg) if not self.small(v.arg) else "i64"
+        if vector:
+            assert self.scope.lane is not None
+            return self.columns(v, [{}], self.scope.lane)[0]
+        t = self._reduced(v)
         axes = sorted(v.axes - self.layout.unit)
         zero = identity(v.op, t)
         acc = self.fresh("r")
-        if vector:
-            self.line(f"v{t} {acc} = {spread(zero)};")
-            self.nest_plain(axes, lambda: self._combine(v, acc, t, True))
-            return Expr(acc, t, True)
         lane = self.layout.lane(v.arg, axes, frozenset())
         axes = sorted(axes, key=lambda i: (i == lane, self.layout.count(i)))
         if lane is None:
@@ -422,6 +421,24 @@ class Emitter:
         if t == "m":
             return Expr(f"(__builtin_reduce_or({total}) != 0)", "m", False)
         return Expr(f"h{v.op}_{t}({total})", t, False)
+
+    def _reduced(self, v: Reduce) -> str:
+        return "i64" if self.small(v.arg) else self._type(v.arg)
+
+    def columns(self, v: Reduce, parts: Sequence[Mapping[int, str]], lane: int) -> list[Expr]:
+        """The reduction at several places along the lane axis, in one pass over the reduced axes."""
+        t = self._reduced(v)
+        acc = [self.fresh("r") for _ in parts]
+        for name in acc:
+            self.line(f"v{t} {name} = {spread(identity(v.op, t))};")
+
+        def step() -> None:
+            for name, part in zip(acc, parts, strict=True):
+                with self.at(part, lane, self.scope.tail):
+                    self._combine(v, name, t, True)
+
+        self.nest_plain(sorted(v.axes - self.layout.unit), step)
+        return [Expr(name, t, True) for name in acc]
 
     def nest_plain(self, axes: list[int], body: Callable[[], None]) -> None:
         """Scalar loops over the axes inside the current scope, whose lane axis stays."""

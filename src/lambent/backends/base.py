@@ -61,12 +61,14 @@ class Outcome:
 
     status:  ok, wrong, render, compile, crash, timeout or resources.
     seconds: median time of a run; None unless ok (and None for a candidate only verified).
+    best:    least time of a run.
     spread:  half the interquartile range of the times over their median: the noise.
     error:   largest error found, relative to the scale of the output.
     """
 
     status: str
     seconds: float | None = None
+    best: float | None = None
     spread: float = 0.0
     error: float = 0.0
     message: str = ""

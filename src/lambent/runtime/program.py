@@ -246,7 +246,10 @@ def _as_array(slot: Slot, value: Any) -> Array:
 def _foreign(slot: Slot, value: Any, want: np.dtype[Any]) -> Array:
     """An array from DLPack, or from Python numbers."""
     if not hasattr(value, "__dlpack__"):
-        found = np.asarray(value)
+        try:
+            found = np.asarray(value)
+        except ValueError as error:
+            raise TypeError(f"input {slot.name!r}: no array: {error}") from None
         fits = found.dtype == want or (
             isinstance(value, int | float | bool | list | tuple)
             and np.can_cast(found.dtype, want, "same_kind")

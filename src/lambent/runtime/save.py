@@ -68,10 +68,10 @@ def load(path: str | os.PathLike[str]) -> Program:
             weights = {i: _weight(archive, i, manifest.weights[i]) for i in manifest.kept}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
-    except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except LoadError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise LoadError(f"{path}: the manifest is damaged: {error}") from None
     try:
         return Program(manifest, image, weights, loaded=True)
     except BackendError as error:

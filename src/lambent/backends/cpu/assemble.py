@@ -46,10 +46,10 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     parts = [prelude, RUNTIME]
 
     def step(call: Call) -> str:
-        common = render(call.program, "lp_k_")
+        common = render(call.program, "lp_k")
         name = names.get(common)
         if name is None:
-            name = names[common] = f"lp_k{len(names)}_"
+            name = names[common] = f"lp_k{len(names)}"
             text = render(call.program, name)
             parts.extend([text, work_text(name, call.program.kernel)])
         return _step(call, name, assembly.symbols)

@@ -20,7 +20,7 @@ from lambent.backends.cpu.features import detect
 FLAGS = (
     "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
     "-fno-strict-aliasing", "-fno-sanitize=all", "-fno-stack-protector", "-fPIC", "-shared",
-    "-g0", "-w", "-std=gnu11",
+    "-g0", "-s", "-w", "-std=gnu11",
 )  # fmt: skip
 # Helpers of Clang's own run-time library, which is linked only where one of them is needed:
 # building it takes the wheel's compiler some seconds, once.
@@ -71,13 +71,13 @@ def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
     """
     name = f"objects/{cache.digest(compiler_version(), ' '.join(flags()), detect().key, text)}.so"
     known = cache.read(name) if keep else None
-    if known:
-        return known
+    if known and cache.checksum(known[32:]) == known[:32]:  # else damaged: build again
+        return known[32:]
     image = _compile(text, ("-nostdlib",) if detect().system == "Linux" else (), limit)
     if detect().system == "Linux" and _HELPER.search(image):
         image = _compile(text, (), limit)
     if keep:
-        cache.write(name, image)
+        cache.write(name, cache.checksum(image) + image)
     return image
 
 

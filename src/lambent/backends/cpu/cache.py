@@ -21,6 +21,10 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
 def read(name: str) -> bytes | None:
     """The cached file's bytes, or None where there is none that can be read."""
     try:

@@ -112,8 +112,10 @@ class Measurer:
         except Refused as error:
             return Outcome("resources", message=str(error))
         if complaint:
+            self._worker.close()  # it may have spoiled more than we see
             return Outcome("wrong", message=complaint)
-        return replace(judge(kernel, found, expected.values, verify), seconds=ns / 1e9)
+        outcome = judge(kernel, found, expected.values, verify)
+        return replace(outcome, seconds=ns / 1e9) if outcome.status == "ok" else outcome
 
     def _time(
         self, batch: Batch, jobs: dict[int, Job], first: Mapping[int, Outcome], repeats: int,
@@ -159,7 +161,8 @@ def _timed(outcome: Outcome, times: Sequence[float]) -> Outcome:
         return replace(outcome, seconds=None)
     median = statistics.median(times)
     low, high = np.quantile(times, [0.25, 0.75])
-    return replace(outcome, seconds=median, spread=float(high - low) / 2 / median)
+    spread = float(high - low) / 2 / median
+    return replace(outcome, seconds=median, best=min(times), spread=spread)
 
 
 def _copies(job: Job) -> int:

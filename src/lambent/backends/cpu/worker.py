@@ -6,7 +6,6 @@ Started by `measure` as `python -m lambent.backends.cpu.worker`; see `measuring.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,27 +39,12 @@ class Job:
         return sum(s.nbytes for s in (*self.outputs, *self.inputs))
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramJob:
-    """A whole program: its file and all arrays; the weights are drawn, too."""
-
-    path: str
-    inputs: tuple[Spec, ...]
-    outputs: tuple[Spec, ...]
-    weights: tuple[Spec, ...]
-    sizes: tuple[int, ...]
-    arena_bytes: int
-    mode: str
-    threads: int
-
-
 class Worker:
     """The state between messages: opened libraries, and the operands of recent jobs."""
 
     def __init__(self) -> None:
         self._libraries: dict[str, ctypes.CDLL] = {}
         self._sets: dict[Any, list[list[Array]]] = {}
-        self._programs: dict[str, tuple[Any, ...]] = {}
 
     def library(self, path: str) -> ctypes.CDLL:
         if path not in self._libraries:
@@ -91,35 +75,10 @@ class Worker:
         """Nanoseconds of `inner` runs, which use the copies of the operands in turn."""
         return self._time(self.library(path), job, self._operands(job, copies), inner, first)
 
-    def program(self, job: ProgramJob, inner: int) -> int:
-        """Nanoseconds of `inner` runs of a whole program."""
-        if job.path not in self._programs:
-            self._programs[job.path] = self._open_program(job)
-        entry, arguments, _ = self._programs[job.path]
-        start = time.perf_counter_ns()
-        for _ in range(inner):
-            entry(*arguments)
-        return time.perf_counter_ns() - start
-
     def close(self, path: str) -> None:
         """Forget operands and a library's handle (its code stays mapped)."""
         self._sets.clear()
-        self._programs.pop(path, None)
-
-    def _open_program(self, job: ProgramJob) -> tuple[Any, ...]:
-        library = self.library(job.path)
-        arrays = [
-            [draw(s, 100 * g + i, job.mode) for i, s in enumerate(group)]
-            for g, group in enumerate((job.inputs, job.outputs, job.weights))
-        ]
-        arena = aligned(job.arena_bytes)
-        sizes = (ctypes.c_int64 * max(1, len(job.sizes)))(*job.sizes)
-        arguments = (
-            *map(pointers, arrays), ctypes.c_void_p(arena.ctypes.data), sizes,
-            ctypes.c_int(job.threads),
-        )  # fmt: skip
-        library.lambent_load(*arguments)
-        return library.lambent_run, arguments, (arrays, arena)
+        self._libraries.pop(path, None)
 
     def _operands(self, job: Job, copies: int) -> list[list[Array]]:
         key = (job.outputs, job.inputs, job.mode)
@@ -166,7 +125,7 @@ if __name__ == "__main__":
     worker = Worker()
     serve(
         {
-            "check": worker.check, "time": worker.time, "program": worker.program,
+            "check": worker.check, "time": worker.time, 
             "close": worker.close,
         }
     )  # fmt: skip

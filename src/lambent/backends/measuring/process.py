@@ -52,6 +52,7 @@ def serve(table: Mapping[str, Callable[..., Any]]) -> None:
     stdin: BinaryIO = sys.stdin.buffer
     stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    send(stdout, "ready")
     while head := stdin.read(8):
         name, limit, arguments = pickle.loads(stdin.read(int.from_bytes(head, "little")))
         signal.setitimer(signal.ITIMER_REAL, limit + 5)
@@ -80,13 +81,12 @@ class WorkerProcess:
             Lost: it hung or crashed; the next request starts another one.
             Refused: it answered with an error.
         """
-        fresh = self._process is None
         try:
-            process = self._process or self._start()
-            assert process.stdin is not None
             try:
+                process = self._process or self._start()
+                assert process.stdin is not None
                 send(process.stdin, (name, limit, arguments))
-                kind, result = self._answer(process, limit + (_START_LIMIT if fresh else 0.0))
+                kind, result = self._answer(process, limit)
             except (BrokenPipeError, EOFError):
                 raise Lost("crash", _death(self.close())) from None
         except BaseException as error:  # also Ctrl-C: an answer may still be under way
@@ -104,6 +104,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment, start_new_session=True, bufsize=0,
         )  # fmt: skip
+        self._answer(self._process, _START_LIMIT)
         return self._process
 
     def _answer(self, process: subprocess.Popen[bytes], limit: float) -> Any:

@@ -113,11 +113,10 @@ def _error(a: Array, b: Array) -> float:
     """The largest difference, relative to |b| plus the mean magnitude; inf where kinds differ."""
     finite = np.isfinite(b)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if not np.all(same[~finite]):
+    if not np.all(same[~finite]) or not np.all(np.isfinite(a[finite])):
         return math.inf
-    if not finite.any():
+    a, b = a[finite], b[finite]
+    if not len(b):
         return 0.0
-    if not np.all(np.isfinite(a[finite])):
-        return math.inf
-    scale = float(np.mean(np.abs(b[finite]))) or 1.0
-    return float(np.max(np.abs(a - b)[finite] / (np.abs(b[finite]) + scale)))
+    scale = float(np.mean(np.abs(b))) or 1.0
+    return float(np.max(np.abs(a - b) / (np.abs(b) + scale)))

@@ -149,6 +149,11 @@ def symbol_range(name: str) -> Interval:
     return symbol.low * scale, symbol.high * scale
 
 
+def symbol_hint(name: str) -> int:
+    """The size that the search tunes for, of a declared symbol's atom."""
+    return _SYMBOLS[name].hint
+
+
 def assume(fact: Size) -> None:
     """Declare that `fact >= 0`. Proofs use it; whoever binds the symbols checks it at run time.
 

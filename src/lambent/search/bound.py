@@ -10,12 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from lambent.algebra.term import Term, walk
 from lambent.backends.base import Calibration
-from lambent.graph.dim import Size, axes_in, evaluate, representative, values_in
+from lambent.graph.dim import (
+    Size,
+    axes_in,
+    evaluate,
+    representative,
+    symbol_hint,
+    symbols_in,
+    values_in,
+)
 from lambent.graph.dtypes import DType, float32
 from lambent.kernel.kernel import Kernel
 from lambent.search.space import TRANSCENDENTAL, Prices
@@ -137,30 +146,25 @@ def _fraction(cond: Term, sizes: Mapping[int, int]) -> float:
     )
     if not grid:
         return 0.0
-    known: dict[Term, object] = {}
+    known: dict[Term, Any] = {}
     for t in walk(cond):
-        known[t] = _evaluate(t, [known[k] for k in t.kids], grid, sizes)
+        known[t] = _evaluate(t, [known[k] for k in t.kids], grid)
     return 0.95 * float(
         np.mean(np.broadcast_to(np.asarray(known[cond]), next(iter(grid.values())).shape))
     )
 
 
-def _evaluate(
-    t: Term, kids: list[object], grid: dict[int, object], sizes: Mapping[int, int]
-) -> object:
+def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
     if t.op == "val":
-        return evaluate(_concrete(t.args[0]), {}, grid)
+        symbols = {name: symbol_hint(name) for name in symbols_in(t.args[0])}
+        return evaluate(t.args[0], symbols, grid)
     if t.op == "const":
         return float(t.args[0])
-    f = {
+    f: Any = {
         "less": np.less, "eq": np.equal, "add": np.add, "mul": np.multiply, "mod": np.mod,
         "mask": lambda c, x: np.where(c, x, False), "not": np.logical_not,
     }[t.op]  # fmt: skip
     return f(*kids)
-
-
-def _concrete(index: Size) -> Size:
-    return index
 
 
 # ---- bytes -----------------------------------------------------------------------------------

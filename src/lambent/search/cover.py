@@ -29,7 +29,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Kernel numbers in an order in which they can run. `bound`: no cover costs less; −inf unknown."""
+    """Kernel numbers, producers first. `bound`: no cover costs less; −inf where unknown."""
 
     kernels: tuple[int, ...]
     cost: float
@@ -170,7 +170,11 @@ def _milp(
 
 
 def ordered(problem: Problem, chosen: Sequence[int]) -> tuple[int, ...]:
-    """The kernels that the outputs need, producers first. Raises KeyError for a missing producer."""
+    """The kernels that the outputs need, producers first.
+
+    Raises:
+        KeyError: a value has no producer.
+    """
     maker = {problem.options[k].root: k for k in chosen}
     order: dict[int, None] = {}
 

@@ -2,7 +2,7 @@
 
 A signature is (class, leaves, reductions inside). For each signature the body with the least work
 as a DAG stays: shared terms count once (a tree sum once kept a body that ran a product twice). The
-body of a class whose operands are leaves wherever they can be stored always stays, so a cover always
+body of a class whose operands are leaves wherever they can be stored stays, so a cover always
 exists. Nothing is dropped by rank unless `keep` is hit, and then the report names the roots.
 """
 

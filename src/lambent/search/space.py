@@ -1,4 +1,4 @@
-"""The e-graph made ready for enumeration: flat alternatives, costs from the leaves up, what may be stored.
+"""The e-graph made ready for enumeration: flat alternatives, costs, and what may be stored.
 
 Products and sums are flattened to multisets first: without this, enumeration takes minutes. Every
 class gets `alts`, the ways to compute it; a factor list of a `sum` or a `fold` is flat as well, so
@@ -530,7 +530,7 @@ def _pays(space: Space, c: int) -> bool:
 
 
 def _packs(space: Space, c: int) -> bool:
-    """Whether storing a class of weights at load can pay: it is no cheap index or array as it is."""
+    """Whether storing a class of weights at load can pay: no cheap index, no array as it is."""
     if not space.free[c] or space.cost.get(c, math.inf) < space.bytes(c) * space.prices.byte:
         return False
     last = layout(space, c)[-1]
@@ -546,7 +546,9 @@ def _unit(index: Any, a: int) -> bool:
 
 
 def _store(space: Space, c: int) -> None:
-    name = f"t{c}"
+    name = f"c{c}"
+    while name in space.by_name or name in space.source.buffers:
+        name += "_"
     order = layout(space, c)
     extents = space.source.extents
     dtype = space.source.classes[c].dtype

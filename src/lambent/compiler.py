@@ -1,0 +1,163 @@
+"""compile: the one function that walks the whole path, from a graph to a program that runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lambent.algebra.egraph import Saturated, saturate
+from lambent.algebra.segments import cut
+from lambent.backends.base import get
+from lambent.backends.cpu.cache import cache_dir
+from lambent.graph.dim import Size, symbol_hint, symbols_in
+from lambent.graph.node import Node, topo
+from lambent.graph.tensor import Tensor
+from lambent.runtime.build import build
+from lambent.runtime.finish import plan_of, report, time_whole, variants
+from lambent.runtime.program import Program
+from lambent.search.database import Database
+from lambent.search.driver import Progress, Work, search
+from lambent.search.tuning import Clock
+
+Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+WHOLE = 0.05  # the share of the budget for timing whole programs
+
+
+def compile(
+    what: Outputs | Callable[..., Outputs],
+    *inputs: Any,
+    device: str = "cpu",
+    budget: float = 60.0,
+    seed: int = 0,
+    progress: bool | Callable[[Progress], None] = True,
+    stop_gap: float = 0.05,
+) -> Program:
+    """Search for the fastest program that computes the outputs.
+
+    Args:
+        what: a Tensor, several in a list or in a dict by name, or a function or Module that returns
+            them when it is called with `inputs`.
+        device: where the program is to run.
+        budget: seconds that the search may take; the first program found may take longer.
+        seed: of the schedules that are sampled.
+        progress: True for a line now and then on a terminal, or a function that gets `Progress`.
+        stop_gap: the search ends when the best is proved to be this near to what is possible.
+
+    Returns:
+        A `Program`: call it with the graph's inputs by name.
+
+    Raises:
+        TypeError: `what` gives no Tensors.
+        ValueError: two weights or two inputs of one name; an unknown device; no such budget.
+    """
+    if not budget > 0:
+        raise ValueError(f"compile: a budget of {budget} seconds; it must be positive")
+    tensors, form = _outputs(what(*inputs) if callable(what) else what)
+    nodes = [t.node for t in tensors]
+    _check_inputs(nodes)
+    clock, backend = Clock(), get(device)
+    with clock.phase("saturate"):
+        instances, segments = cut(nodes)
+        saturated = {s.key: saturate(s.outputs) for s in segments}
+    counts = {s.key: sum(i.key == s.key for i in instances) for s in segments}
+    works = [Work(saturated[s.key], counts[s.key]) for s in segments]
+    symbols = _symbols(nodes)
+    db = Database(cache_dir(), backend.device_key())
+    try:
+        found = search(
+            works, backend, budget=budget * (1 - WHOLE), db=db, seed=seed, symbols=symbols,
+            progress=_line if progress is True and sys.stderr.isatty() else progress or None,
+            clock=clock, stop_gap=stop_gap,
+        )  # fmt: skip
+    finally:
+        db.close()
+    options = variants(found, [s.key for s in segments])
+    plans = [plan_of(nodes, instances, o) for o in options]
+    programs = [build(p, backend, form=form) for p in plans]
+    times = time_whole(programs, plans[0], symbols, min(1.0, budget * WHOLE))
+    best = min(range(len(options)), key=lambda i: (times[i], i))
+    told = report(
+        backend, plans[best], options[best], instances, found, programs[best], times[best]
+    )
+    return build(plans[best], backend, form=form, explain=_graph_report(saturated) | told)
+
+
+def _outputs(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:
+    """The outputs as a list, and how the program returns them."""
+    if isinstance(given, Tensor):
+        return [given], "one"
+    if isinstance(given, Mapping):
+        tensors, form = list(given.values()), tuple(map(str, given))
+    elif isinstance(given, Sequence):
+        tensors, form = list(given), "tuple"
+    else:
+        tensors, form = [], ""
+    if not tensors or not all(isinstance(t, Tensor) for t in tensors):
+        raise TypeError(f"compile: expected a Tensor, or several in a list or dict, not {given!r}")
+    return tensors, form
+
+
+def _check_inputs(nodes: Sequence[Node]) -> None:
+    seen: dict[str, Node] = {}
+    for n in topo(nodes):
+        if n.op == "input" and seen.setdefault(n.attr, n) is not n:
+            raise ValueError(f"compile: two inputs have the name {n.attr!r}: {seen[n.attr]}, {n}")
+
+
+def _symbols(nodes: Sequence[Node]) -> dict[str, int]:
+    sizes: list[Size] = [d for n in topo(nodes) for d in n.shape]
+    names = frozenset[str]().union(*map(symbols_in, sizes)) if sizes else frozenset()
+    found = {}
+    for atom in sorted(names):
+        name, _, multiple = atom.partition("/")
+        found[name] = symbol_hint(atom) * int(multiple or 1)
+    return found
+
+
+def _graph_report(saturated: Mapping[str, Saturated]) -> dict[str, Any]:
+    stats = [s.stats for s in saturated.values()]
+    rules: dict[str, int] = {}
+    for s in stats:
+        for name, applied in s.rules.items():
+            rules[name] = rules.get(name, 0) + applied
+    programs = 1
+    for s in saturated.values():
+        programs *= count_programs(s)
+    return {
+        "e_classes": sum(s.e_classes for s in stats),
+        "e_nodes": sum(s.e_nodes for s in stats),
+        "rounds": max(s.rounds for s in stats),
+        "saturated": all(s.saturated for s in stats),
+        "rules": rules,
+        "programs": programs,
+    }
+
+
+def count_programs(saturated: Saturated, most: int = 10**60) -> int:
+    """How many programs an e-graph holds: a lower bound, as paths through cycles do not count."""
+    count: dict[int, int] = {}
+    for c in sorted(saturated.classes):
+        total = 0
+        for n in saturated.classes[c].nodes:
+            product = 1
+            for k in n.below:
+                product = min(most, product * count.get(k, 0))
+            total += product
+        count[c] = min(most, total)
+    product = 1
+    for r in saturated.roots:
+        product = min(most, product * max(1, count[r.cls]))
+    return product
+
+
+_last = [0.0]
+
+
+def _line(state: Progress) -> None:
+    if time.monotonic() - _last[0] > 2.0:
+        _last[0] = time.monotonic()
+        best = "-" if state.best is None else f"{state.best * 1e3:.3g} ms"
+        print(f"lambent: {state.measured} of {state.candidates} kernels measured, best {best}, "
+              f"{state.seconds:.0f} s", file=sys.stderr)  # fmt: skip

@@ -1,0 +1,175 @@
+"""What was measured before: one SQLite file in the cache, shared by processes, safe to kill.
+
+A measurement is kept under everything that it depends on: the kernel's canonical text, its
+schedule, the sizes it was measured at, the device (its key names compiler and flags) and the
+version of our own lowering and rendering. Every result is committed when it is known. A file that
+cannot be used is replaced by memory, with one warning: it costs time, never a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lambent
+from lambent.backends.base import Outcome
+
+SCHEMA = 1
+FILE = "search.db"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS measurement (
+    kernel TEXT, schedule TEXT, sizes TEXT, device TEXT, version TEXT,
+    status TEXT, seconds REAL, best REAL, spread REAL, error REAL, message TEXT,
+    PRIMARY KEY (kernel, schedule, sizes, device, version)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS plan (
+    program TEXT, device TEXT, version TEXT, effort REAL, chosen TEXT,
+    PRIMARY KEY (program, device, version)) WITHOUT ROWID;
+"""
+_VERSIONED = ("graph", "algebra", "kernel", "search", "backends")
+
+
+def digest(text: str) -> str:
+    """A hash that stands for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def code_version() -> str:
+    """A hash of our own sources that decide what code a kernel becomes and how it is judged."""
+    root = Path(lambent.__file__).parent
+    found = hashlib.sha256()
+    for folder in _VERSIONED:
+        for path in sorted((root / folder).rglob("*.py")):
+            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def sizes_text(symbols: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in sorted(symbols.items()))
+
+
+class Database:
+    """Measurements and chosen plans of one device. Threads may share it.
+
+    Args:
+        folder: where the file is; None keeps everything in memory.
+        device: the backend's device key.
+        version: of the code that made the kernels.
+    """
+
+    def __init__(self, folder: Path | None, device: str, version: str | None = None) -> None:
+        self.device, self.version = device, code_version() if version is None else version
+        self._lock = threading.Lock()
+        self._db = _memory()
+        if folder is not None:
+            try:
+                self._db = _open(folder / FILE)
+            except (OSError, sqlite3.Error) as error:
+                self._warn(error)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def get(self, kernel: str, sizes: str) -> dict[str, Outcome]:
+        """Outcomes by schedule text of the kernel with this canonical text, at these sizes."""
+        rows = self._run(
+            "SELECT schedule, status, seconds, best, spread, error, message FROM measurement "
+            "WHERE kernel = ? AND sizes = ? AND device = ? AND version = ? ORDER BY schedule",
+            (digest(kernel), sizes, self.device, self.version),
+        )
+        return {
+            s: Outcome(status=status, seconds=t, best=best, spread=spread, error=e, message=message)
+            for s, status, t, best, spread, e, message in rows
+        }
+
+    def put(self, kernel: str, sizes: str, outcomes: Mapping[str, Outcome]) -> None:
+        """Keep outcomes by schedule text; what was known of a schedule is replaced."""
+        name = digest(kernel)
+        for schedule, o in outcomes.items():
+            self._run(
+                "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                (name, schedule, sizes, self.device, self.version, o.status, o.seconds, o.best,
+                 o.spread, o.error, o.message),
+            )  # fmt: skip
+
+    def plan(self, program: str) -> tuple[float, str] | None:
+        """The seconds spent on, and the choice for, the program with this canonical text."""
+        rows = self._run(
+            "SELECT effort, chosen FROM plan WHERE program = ? AND device = ? AND version = ?",
+            (digest(program), self.device, self.version),
+        )
+        return next(((float(e), str(c)) for e, c in rows), None)
+
+    def put_plan(self, program: str, effort: float, chosen: str) -> None:
+        key = (digest(program), self.device, self.version, effort, chosen)
+        self._run("INSERT OR REPLACE INTO plan VALUES (?,?,?,?,?)", key)
+
+    def _run(self, statement: str, values: Iterable[object]) -> list[Any]:
+        """Run and commit one statement. A file that fails is left for memory."""
+        with self._lock:
+            try:
+                return self._execute(statement, values)
+            except sqlite3.Error as error:
+                self._warn(error)
+                with suppress(sqlite3.Error):
+                    self._db.close()
+                self._db = _memory()
+                return self._execute(statement, values)
+
+    def _execute(self, statement: str, values: Iterable[object]) -> list[Any]:
+        with self._db:
+            return self._db.execute(statement, tuple(values)).fetchall()
+
+    def _warn(self, error: Exception) -> None:
+        warnings.warn(
+            f"the cache of measurements cannot be used, so nothing is remembered: {error}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _memory() -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:", check_same_thread=False)
+    db.executescript(_TABLES)
+    return db
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The database, made or rebuilt where its schema is another; a corrupt file is set aside.
+
+    Raises:
+        OSError, sqlite3.Error: the file cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # locked, full, read-only: not corrupt
+            raise
+    path.replace(path.with_suffix(".corrupt"))
+    return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        if db.execute("PRAGMA user_version").fetchone()[0] not in (0, SCHEMA):
+            db.executescript("DROP TABLE IF EXISTS measurement; DROP TABLE IF EXISTS plan;")
+        with db:
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version={SCHEMA}")
+        return db
+    except BaseException:
+        db.close()
+        raise

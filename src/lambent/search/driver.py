@@ -1,0 +1,366 @@
+"""The search: covers are chosen, their kernels measured, the bound tightened, until they meet.
+
+Each distinct segment is a region with its own candidates. A step takes the region where most may be
+won: it solves for the cheapest cover at bounds (what remains possible) and at estimates (what is
+likely), measures what those covers have unmeasured, and tunes what the best cover so far spends its
+time in. It ends at the gap that was asked for, at the budget, or with Ctrl-C, with the best so far.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lambent.algebra.egraph import Saturated
+from lambent.algebra.term import REDUCTIONS, walk
+from lambent.backends.base import Calibration
+from lambent.graph.dim import representative
+from lambent.kernel.kernel import Buffer
+from lambent.kernel.tile import TileProgram
+from lambent.search.bound import bound, loosen, prices
+from lambent.search.canonical import Canonical, canonical
+from lambent.search.cover import Cover, Option, Problem, diverse, solve
+from lambent.search.database import Database
+from lambent.search.enumerate import Candidates, enumerate_kernels
+from lambent.search.tuning import Bench, Clock, Tuned
+
+STOP_GAP = 0.05
+FIRST = 4  # schedules of a kernel measured for the first time
+FUSED = 8  # the same with several reductions inside: they need other tiles than each alone
+KERNELS = 8  # new kernels a step
+TUNE = 6  # schedules a step for the slowest kernels of the best cover
+PATIENCE = 3  # tuning steps of a kernel without a gain, after which it is left alone
+PRIOR = {0: 1.5, 1: 1.5, 2: 2.0}  # measured over bound, by reductions inside, before any is known
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A segment to search, and how many times the program runs it."""
+
+    saturated: Saturated
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the search says of itself; times in seconds."""
+
+    segments: int
+    candidates: int
+    measured: int
+    best: float | None
+    bound: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A kernel of a cover. `buffers`: outputs then inputs, at its place in the segment."""
+
+    program: TileProgram
+    buffers: tuple[Buffer, ...]
+    schedule: str
+    seconds: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A cover with its schedules; `seconds` is the sum of isolated times."""
+
+    kernels: tuple[Chosen, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`regions`: for each work its choices, best first. `gap` is None where no bound is proved."""
+
+    regions: tuple[tuple[Choice, ...], ...]
+    candidates: int
+    measured: int
+    schedules: int
+    gap: float | None
+    noise: float
+    void: bool
+    capped: tuple[str, ...]
+    rejected: dict[str, int]
+    messages: dict[str, str]
+    seconds: dict[str, float]
+
+
+@dataclass(slots=True)
+class Region:
+    """The state of one segment."""
+
+    work: Work
+    found: Candidates
+    problem: Problem
+    forms: list[Canonical]
+    bounds: list[float]
+    inside: list[int]  # reductions in each candidate
+    lower: float = 0.0
+    best: Cover | None = None
+    done: bool = False
+    stale: dict[str, int] = field(default_factory=dict)  # tuning steps without a gain, by text
+
+    @property
+    def gap(self) -> float:
+        if self.best is None or self.best.cost <= 0:
+            return math.inf if self.best is None else 0.0
+        return max(0.0, 1 - self.lower / self.best.cost)  # below 0 after tuning: nothing to win
+
+
+def region(work: Work, calibration: Calibration, clock: Clock, keep: int = 24) -> Region:
+    """Enumerate a segment and bound its candidates."""
+    with clock.phase("enumerate"):
+        size = total_bytes(work.saturated)
+        found = enumerate_kernels(work.saturated, prices(calibration, size), keep)
+        options = tuple(Option(c.root, c.leaves) for c in found.candidates)
+        outputs = tuple(i for i, s in enumerate(found.stored) if s.output)
+        forms = [canonical(c.kernel) for c in found.candidates]
+        bounds = [bound(c.kernel, calibration) for c in found.candidates]
+        inside = [
+            sum(t.op in REDUCTIONS for t in walk(*(o.term for o in c.kernel.outputs)))
+            for c in found.candidates
+        ]
+    return Region(work, found, Problem(options, outputs), forms, bounds, inside)
+
+
+def total_bytes(saturated: Saturated) -> float:
+    """Bytes of all arrays that the segment reads or writes."""
+    shapes = [(b.shape, b.dtype) for b in saturated.buffers.values()]
+    shapes += [(r.shape, r.dtype) for r in saturated.roots]
+    return float(sum(math.prod(map(representative, s)) * d.itemsize for s, d in shapes))
+
+
+def search(
+    works: Sequence[Work],
+    backend: Any,
+    *,
+    budget: float,
+    db: Database,
+    seed: int = 0,
+    symbols: Mapping[str, int] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    clock: Clock | None = None,
+    stop_gap: float = STOP_GAP,
+) -> Found:
+    """The best covers of all segments that the budget (seconds) lets us find.
+
+    The first complete cover is measured even if that takes longer than the budget.
+
+    Raises:
+        RuntimeError: kernels that the outputs need all failed; the message says why.
+        KeyboardInterrupt: interrupted before there is anything to return.
+    """
+    return _Driver(works, backend, budget, db, seed, symbols, progress, clock, stop_gap).run()
+
+
+class _Driver:
+    def __init__(
+        self,
+        works: Sequence[Work],
+        backend: Any,
+        budget: float,
+        db: Database,
+        seed: int,
+        symbols: Mapping[str, int] | None,
+        progress: Callable[[Progress], None] | None,
+        clock: Clock | None,
+        stop_gap: float,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.budget, self.stop_gap, self.progress = budget, stop_gap, progress
+        self.calibration: Calibration = backend.calibrate()
+        self.void = False
+        size = sum(w.count * total_bytes(w.saturated) for w in works)
+        cold = size > self.calibration.levels[-2][0]
+        self.bench = Bench(backend, db, symbols or {}, self.clock, seed, cold)
+        self.regions = [region(w, self.calibration, self.clock) for w in works]
+
+    def run(self) -> Found:
+        try:
+            while True:
+                todo = [r for r in self.regions if not r.done]
+                missing = [r for r in todo if r.best is None]
+                if not todo or (not missing and self.clock.elapsed() >= self.budget):
+                    break
+                self.step(max(missing or todo, key=self._promise))
+                self._tell()
+        except KeyboardInterrupt:
+            if any(r.best is None for r in self.regions):
+                raise
+        if any(r.best is None for r in self.regions):
+            raise RuntimeError(f"no cover of the graph works: {self.bench.messages}")
+        return self._found()
+
+    def _promise(self, r: Region) -> float:
+        """Seconds of a run that better kernels of this region may still win."""
+        cost = r.best.cost if r.best is not None else math.inf
+        return r.work.count * (cost - r.lower) if cost < math.inf else math.inf
+
+    # ---- one step ----
+
+    def step(self, r: Region) -> None:
+        """Solve, measure what is new in the covers, tune what the best one is slow in."""
+        with self.clock.phase("cover"):
+            new = [k for k in range(len(r.forms)) if not self.known(r, k).outcomes]
+            optimistic = solve(r.problem, self.costs(r, self._bound))
+            r.lower = optimistic.bound
+            likely = diverse(r.problem, self.costs(r, self._estimate), new, 2)
+        self._settle(r)
+        close = r.gap <= self.stop_gap
+        wanted = [] if close else self._new_kernels(r, [*likely, optimistic], set(new))
+        tuned = self._slow_kernels(r)
+        if not wanted and not tuned:
+            r.done = True
+            return
+        before = {t.form.text: t.best() for t, _ in tuned}
+        self.bench.measure([*wanted, *tuned])
+        for t, _ in tuned:
+            old, now = before[t.form.text], t.best()
+            gain = old is None or (now is not None and now[1] < 0.98 * old[1])
+            r.stale[t.form.text] = 0 if gain else r.stale.get(t.form.text, 0) + 1
+        self._check_bounds()
+        self._settle(r)
+
+    def _new_kernels(
+        self, r: Region, covers: list[Cover], new: set[int]
+    ) -> list[tuple[Tuned, int]]:
+        """Unmeasured kernels, costliest first; all of the first cover while none is whole."""
+        wanted: dict[str, tuple[Tuned, int]] = {}
+        for number, cover in enumerate(covers):
+            for k in sorted(cover.kernels, key=lambda k: (-self._estimate(r, k), k)):
+                if k in new and ((r.best is None and number == 0) or len(wanted) < KERNELS):
+                    count = 1 if r.forms[k].kernel.weights_only else FIRST
+                    count = FUSED if r.inside[k] > 1 else count
+                    wanted.setdefault(r.forms[k].text, (self.known(r, k), count))
+        return list(wanted.values())
+
+    def _slow_kernels(self, r: Region) -> list[tuple[Tuned, int]]:
+        """Of the best cover the kernels furthest from their bounds that still gain from tuning."""
+        if r.best is None:
+            return []
+        slack = {
+            r.forms[k].text: (self._time(r, k) - r.bounds[k], k)
+            for k in r.best.kernels
+            if r.stale.get(r.forms[k].text, 0) < PATIENCE and r.bounds[k] > 0
+        }
+        order = sorted(slack.values(), key=lambda s: (-s[0], s[1]))
+        return [(self.known(r, k), TUNE) for s, k in order[:2] if s > 0.01 * r.best.cost]
+
+    def _settle(self, r: Region) -> None:
+        """The best cover of what is measured."""
+        with self.clock.phase("cover"):
+            try:
+                r.best = solve(r.problem, self.costs(r, self._time))
+            except ValueError:  # some value has no measured producer yet
+                r.best = None
+
+    def _check_bounds(self) -> None:
+        """A measurement below its bound: looser rates from now on, and no certificate."""
+        factor = 1.0
+        for r in self.regions:
+            for k, b in enumerate(r.bounds):
+                t = self._time(r, k)
+                if 0 < t < math.inf:
+                    factor = max(factor, b / t)
+        if factor > 1.0:
+            self.void = factor > 1.02 or self.void
+            self.calibration = loosen(self.calibration, factor * 1.01)
+            for r in self.regions:
+                r.bounds = [bound(c.kernel, self.calibration) for c in r.found.candidates]
+                r.lower = 0.0
+
+    # ---- costs of candidates ----
+
+    def known(self, r: Region, k: int) -> Tuned:
+        return self.bench.known(r.forms[k])
+
+    def costs(self, r: Region, price: Callable[[Region, int], float]) -> list[float]:
+        return [price(r, k) for k in range(len(r.forms))]
+
+    def _time(self, r: Region, k: int) -> float:
+        """Measured seconds; infinite where there are none."""
+        best = self.known(r, k).best()
+        return math.inf if best is None else best[1]
+
+    def _bound(self, r: Region, k: int) -> float:
+        tuned = self.known(r, k)
+        if tuned.failed:
+            return math.inf
+        return r.bounds[k] if not tuned.outcomes else self._time(r, k)
+
+    def _estimate(self, r: Region, k: int) -> float:
+        tuned = self.known(r, k)
+        if tuned.outcomes:
+            return self._time(r, k)
+        return r.bounds[k] * self._ratio(r.inside[k])
+
+    def _ratio(self, inside: int) -> float:
+        """Measured over bound for kernels with so many reductions inside."""
+        inside = min(inside, 4)
+        seen = [
+            self._time(r, k) / r.bounds[k]
+            for r in self.regions
+            for k in range(len(r.forms))
+            if min(r.inside[k], 4) == inside and r.bounds[k] > 0
+            and r.forms[k].text in self.bench.tuned and self._time(r, k) < math.inf
+        ]  # fmt: skip
+        return statistics.median([PRIOR.get(inside, 3.0), *seen]) if len(seen) < 3 else (
+            statistics.median(seen))  # fmt: skip
+
+    # ---- results ----
+
+    def _tell(self) -> None:
+        if self.progress is None:
+            return
+        bests = [r.best.cost * r.work.count for r in self.regions if r.best is not None]
+        whole = len(bests) == len(self.regions)
+        self.progress(
+            Progress(
+                sum(r.work.count for r in self.regions),
+                sum(len(r.forms) for r in self.regions),
+                sum(t.fresh > 0 for t in self.bench.tuned.values()),
+                sum(bests) if whole else None,
+                sum(r.lower * r.work.count for r in self.regions),
+                self.clock.elapsed(),
+            )
+        )
+
+    def _found(self) -> Found:
+        cost = sum(r.best.cost * r.work.count for r in self.regions if r.best is not None)
+        lower = sum(r.lower * r.work.count for r in self.regions)
+        with self.clock.phase("cover"):
+            choices = tuple(tuple(self._choices(r)) for r in self.regions)
+        tuned = self.bench.tuned.values()
+        noise = self.bench.noise
+        return Found(
+            choices,
+            sum(len(r.forms) for r in self.regions),
+            sum(t.best() is not None for t in tuned),
+            sum(len(t.outcomes) for t in tuned),
+            None if self.void or cost <= 0 else max(0.0, 1 - lower / cost),
+            statistics.median(noise) if noise else 0.0,
+            self.void,
+            tuple(n for r in self.regions for n in r.found.capped),
+            dict(sorted(self.bench.rejected.items())),
+            dict(sorted(self.bench.messages.items())),
+            self.clock.seconds(),
+        )
+
+    def _choices(self, r: Region) -> list[Choice]:
+        costs = self.costs(r, self._time)
+        covers = diverse(r.problem, costs, range(len(costs)), 3, penalty=1.1)
+        return [Choice(tuple(self._chosen(r, k) for k in c.kernels), c.cost) for c in covers]
+
+    def _chosen(self, r: Region, k: int) -> Chosen:
+        tuned = self.known(r, k)
+        best = tuned.best()
+        assert best is not None
+        program = self.bench.program(tuned, best[0])
+        return Chosen(program, r.forms[k].buffers, best[0], best[1], r.bounds[k])

@@ -396,7 +396,7 @@ def data(kernel: Kernel, seed: int = 0, symbols: Mapping[str, int] | None = None
         shape = [int(evaluate(n, symbols or {})) for n in b.shape]
         if b.dtype == bool_:
             x: Any = random.random(shape) < 0.6
-        elif b.name in ("ids", "order", "pick"):
+        elif b.name.startswith(("ids", "order", "pick")):
             x = random.integers(0, 12 if b.name == "ids" else 30, shape)
         elif b.dtype.is_float:
             x = random.standard_normal(shape)

@@ -25,7 +25,7 @@ an integer tile named by a Let). A Load outside of its buffer is legal and reads
 needs another value masks it (that is what `mask` is for, it is exact). A Store is never out of bounds.
 
 Arithmetic is done in `dtype.compute`. Integer arithmetic wraps at the value's dtype. `cast` converts and
-rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `fmax` is a maximum that ignores NaN,
+rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `max` is a maximum in which NaN wins, in `fmax` it loses,
 `mod` is floored, `not` is logical.
 
 A Let keeps its value as computed (in `dtype.compute`, unrounded); it is rounded by `cast` and Store alone.
@@ -50,7 +50,7 @@ from lambent.kernel.kernel import Kernel
 
 MAP_ARITY: dict[str, int] = {
     "log2": 1, "exp2": 1, "sin": 1, "sqrt": 1, "recip": 1, "not": 1, "cast": 1,
-    "add": 2, "sub": 2, "mul": 2, "mod": 2, "less": 2, "eq": 2, "mask": 2, "fmax": 2,
+    "add": 2, "sub": 2, "mul": 2, "mod": 2, "less": 2, "eq": 2, "mask": 2, "max": 2, "fmax": 2,
     "select": 3,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import typer
 from lambent.cli.errors import choose
 from lambent.cli.examples import Array, Example, example
 from lambent.cli.output import console, number, print_json, say, size, table
-from lambent.cli.peers import PEERS, make_peers, to_numpy
+from lambent.cli.peers import PEERS, Peer, make_peers, to_numpy
 from lambent.cli.progress import compile_graph
 from lambent.cli.timing import alternate
 
@@ -37,16 +37,21 @@ def bench_examples(
         typer.Exit: with code 1 when a result is wrong.
     """
     from lambent.backends import base
+    from lambent.backends.cpu.features import threads as all_threads
 
     wanted = [name.strip() for name in against if name.strip()]
     for name in wanted:
         choose("peer", name, PEERS)
     examples = [example(name) for name in names]
-    count = threads or _all_threads()
+    count = threads or all_threads()
     if threads and "numpy" in wanted and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
         say(f"numpy: uses every core unless started with OPENBLAS_NUM_THREADS={threads}")
     choose("device", device, base.BACKENDS)
-    rows = [bench_one(e, wanted, count, budget, device) for e in examples]
+    rows = []
+    for work in examples:
+        program = compile_graph(work.graph(), work.name, device, budget)
+        peers = make_peers(work, wanted, count, say)
+        rows.append(bench_one(work, program, peers, count, device))
     if json:
         print_json(rows)
     else:
@@ -57,27 +62,20 @@ def bench_examples(
         raise typer.Exit(1)
 
 
-def _all_threads() -> int:
-    from lambent.backends.cpu.features import threads
-
-    return threads()
-
-
 def bench_one(
-    work: Example, against: Sequence[str], threads: int, budget: float, device: str
+    work: Example, program: Any, peers: dict[str, Peer], threads: int, device: str
 ) -> dict[str, Any]:
     """One row of the JSON form."""
-    program = compile_graph(work.graph(), work.name, device, budget)
-    peers = make_peers(work, against, threads, say)
 
     def ours() -> Any:
         return program(**work.inputs)
 
     reference = in_float64(work)
-    errors = {n: error(to_numpy(p.run()), reference) for n, p in peers.items()}
-    for name in [n for n, e in errors.items() if not e <= TOLERANCE]:
-        say(f"{work.name}: {name} left out, its result is wrong by {errors[name]:.1e}")
-        del peers[name]
+    for name, peer in tuple(peers.items()):
+        wrong = error(to_numpy(peer.run()), reference)
+        if not wrong <= TOLERANCE:
+            say(f"{work.name}: {name} left out, its result is wrong by {wrong:.1e}")
+            del peers[name]
     found = error(np.asarray(ours()), reference)
     runs: dict[str, Callable[[], Any]] = {"": ours} | {n: p.run for n, p in peers.items()}
     times = {name: seconds * 1e3 for name, seconds in alternate(runs, SECONDS).items()}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+from lambent.cli.errors import UserError, choose
+
+if TYPE_CHECKING:
+    from lambent.search.driver import Progress as State
 
 EVERY = 3.0
 """Seconds between plain lines."""
@@ -19,28 +25,32 @@ FIELDS = ("segments", "candidates", "measured", "best", "bound", "seconds")
 
 
 class Progress:
-    """Receives the state of a search and shows it on standard error."""
+    """Keeps the last state that a search told; seconds are counted here and never stop."""
 
-    def __init__(self, name: str, live: Live | None) -> None:
-        self.name, self.live = name, live
-        self.last = time.monotonic()
-        self.shown = 0
+    def __init__(self, name: str) -> None:
+        self.name, self.start = name, time.monotonic()
+        self.state: State | None = None
 
-    def __call__(self, state: Any) -> None:
-        """Show a state: an object with the attributes FIELDS, in seconds, None if unknown."""
-        if self.live is not None:
-            self.live.update(self.table(state))
-        elif time.monotonic() - self.last >= EVERY:
-            self.last = time.monotonic()
-            print(f"{self.name}: {line(state)}", file=sys.stderr, flush=True)
-        self.shown += 1
+    def __call__(self, state: State) -> None:
+        self.state = state
 
-    def table(self, state: Any) -> Table:
-        """The state as one row under its headings."""
-        out = Table(title=f"searching {self.name}", title_justify="left", box=None, pad_edge=False)
+    def texts(self) -> dict[str, str]:
+        """The fields for people."""
+        found = {f: text(f, getattr(self.state, f, None)) for f in FIELDS}
+        return found | {"seconds": f"{time.monotonic() - self.start:.0f}"}
+
+    def line(self) -> str:
+        """The state as one line."""
+        if self.state is None:
+            return f"{self.name}: saturating and enumerating, {self.texts()['seconds']} seconds"
+        return f"{self.name}: " + ", ".join(f"{f} {value}" for f, value in self.texts().items())
+
+    def __rich__(self) -> Table:
+        title = f"searching {self.name} (Ctrl-C: take the best so far)"
+        out = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for field in FIELDS:
-            out.add_column(field, justify="right")
-        out.add_row(*(text(field, getattr(state, field, None)) for field in FIELDS))
+            out.add_column(field, justify="right", min_width=10)
+        out.add_row(*self.texts().values())
         return out
 
 
@@ -48,25 +58,31 @@ def text(field: str, value: Any) -> str:
     """A field of the state for people."""
     if value is None:
         return "-"
-    if field in ("best", "bound"):
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.0f} s" if field == "seconds" else str(value)
-
-
-def line(state: Any) -> str:
-    """The state as one line."""
-    return ", ".join(f"{field} {text(field, getattr(state, field, None))}" for field in FIELDS)
+    return f"{value * 1e3:.3g} ms" if field in ("best", "bound") else str(value)
 
 
 @contextmanager
 def shown(name: str) -> Iterator[Progress]:
-    """A Progress for the time of one search."""
+    """A Progress that is shown on standard error for the time of one search."""
+    progress = Progress(name)
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield Progress(name, None)
+    if console.is_terminal:
+        with Live(progress, console=console, transient=True, refresh_per_second=4):
+            yield progress
         return
-    with Live(console=console, transient=True, refresh_per_second=4) as live:
-        yield Progress(name, live)
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(EVERY):
+            print(progress.line(), file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        teller.join()
 
 
 def compile_graph(graph: Any, name: str, device: str, budget: float) -> Any:
@@ -75,8 +91,6 @@ def compile_graph(graph: Any, name: str, device: str, budget: float) -> Any:
     Raises:
         UserError: the budget is not positive, there is no such device.
     """
-    from lambent.cli.errors import UserError, choose
-
     if not budget > 0:
         raise UserError(f"--budget {budget:g}: give a positive number of seconds")
     import lambent as lt

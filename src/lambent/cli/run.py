@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,17 @@ import numpy as np
 from lambent.cli import minilm
 from lambent.cli.errors import choose
 from lambent.cli.examples import Array
-from lambent.cli.output import console, number, print_json, say, size, table
+from lambent.cli.output import console, number, print_json, say, table
 from lambent.cli.progress import compile_graph
 
 PEERS = ("torch", "torch.compile")
-SECONDS = 6.0
-"""How long ours and the peers are timed."""
+NOTHING: dict[str, Any] = {
+    "error": None,
+    "cosine": None,
+    "ours_ms": None,
+    "peers": {},
+    "ratio_best": None,
+}
 
 TEXTS = (
     "A cat sleeps on the warm windowsill.",
@@ -48,24 +53,23 @@ def run_model(
         how = "from the cache" if cached else "after the search"
         say(f"{len(said)} texts, {ids.shape[1]} tokens each; first embedding {ready:.1f} s, {how}")
         _show_similarities(said, vectors)
-    compared = compare(program, ids, mask, vectors) if peers else {}
+    compared = compare(program, device, ids, mask, vectors) if peers else NOTHING
     if json:
-        print_json(
-            {
-                "model": model, "device": device, "texts": said, "tokens": ids.shape[1],
-                "cached": cached, "seconds_to_first": ready, "similarity": vectors @ vectors.T,
-                "embeddings": vectors, "arena_bytes": program.peak_bytes(),
-            } | _form(compared)
-        )  # fmt: skip
-    elif compared:
-        _show_comparison(compared, program.peak_bytes())
+        told = {
+            "model": model, "device": device, "texts": said, "tokens": ids.shape[1],
+            "cached": cached, "seconds_to_first": ready, "peak_bytes": program.peak_bytes(),
+            "similarity": vectors @ vectors.T, "embeddings": vectors,
+        }  # fmt: skip
+        print_json(told | compared)
+    elif compared is not NOTHING:
+        _show_comparison(compared)
 
 
 def obtain(batch: int, length: int, budget: float, device: str, fresh: bool) -> tuple[Any, bool]:
     """The program for these shapes, and whether it came from the cache of programs."""
     from lambent.cli import store
 
-    key = store.program_key("minilm", device, batch, length)
+    key = store.program_key("minilm", device, (batch, length, budget))
     if not fresh and (program := store.load_program(key)) is not None:
         return program, True
     program = compile_graph(minilm.graph(batch, length), "minilm", device, budget)
@@ -73,41 +77,24 @@ def obtain(batch: int, length: int, budget: float, device: str, fresh: bool) -> 
     return program, False
 
 
-def compare(program: Any, ids: Array, mask: Array, vectors: Array) -> dict[str, Any]:
-    """Errors against PyTorch and times in alternation; empty where PyTorch is not installed."""
+def compare(program: Any, device: str, ids: Array, mask: Array, vectors: Array) -> dict[str, Any]:
+    """Errors against PyTorch and times in alternation; nothing where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         say("PyTorch is not installed: no comparison (pip install torch)")
-        return {}
+        return NOTHING
     from lambent.backends.cpu.features import threads
+    from lambent.cli.bench import bench_one
     from lambent.cli.peers import make_peers, to_numpy
-    from lambent.cli.timing import alternate
 
     work = minilm.example(ids, mask)
-    made = make_peers(work, PEERS, threads(), say)
-    theirs = to_numpy(made["torch"].run())
-    cosine = np.sum(vectors * theirs, -1) / (
-        np.linalg.norm(vectors, axis=-1) * np.linalg.norm(theirs, axis=-1)
-    )
-    runs: dict[str, Callable[[], Any]] = {"": lambda: program(**work.inputs)}
-    times = alternate(runs | {name: peer.run for name, peer in made.items()}, SECONDS)
-    ours = times.pop("")
+    peers = make_peers(work, PEERS, threads(), say)
+    theirs = to_numpy(peers["torch"].run())
+    lengths = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    row = bench_one(work, program, peers, threads(), device)
     return {
         "error": float(np.max(np.abs(vectors - theirs))),
-        "cosine": float(cosine.min()),
-        "ours": ours,
-        "peers": times,
-    }
-
-
-def _form(compared: dict[str, Any]) -> dict[str, Any]:
-    if not compared:
-        return {"error": None, "cosine": None, "ours_ms": None, "peers": {}, "ratio_best": None}
-    peers = {name: seconds * 1e3 for name, seconds in compared["peers"].items()}
-    ours = compared["ours"] * 1e3
-    return {
-        "error": compared["error"], "cosine": compared["cosine"], "ours_ms": ours, "peers": peers,
-        "ratio_best": min(peers.values()) / ours,
-    }  # fmt: skip
+        "cosine": float(np.min(np.sum(vectors * theirs, -1) / lengths)),
+    } | {key: row[key] for key in ("ours_ms", "peers", "ratio_best")}
 
 
 def _show_similarities(texts: Sequence[str], vectors: Array) -> None:
@@ -117,15 +104,13 @@ def _show_similarities(texts: Sequence[str], vectors: Array) -> None:
     console().print(out)
 
 
-def _show_comparison(compared: dict[str, Any], peak: int) -> None:
+def _show_comparison(found: dict[str, Any]) -> None:
     screen = console()
     screen.print(
-        f"\nagainst PyTorch on the same weights: largest error {compared['error']:.1e}, "
-        f"smallest cosine {compared['cosine']:.7f}"
+        f"\nagainst PyTorch on the same weights: largest error {found['error']:.1e}, "
+        f"smallest cosine {found['cosine']:.7f}"
     )
     out = table("time of a run, medians in alternation", "", "ms", "time / ours")
-    out.add_row("lambent", number(compared["ours"] * 1e3), "")
-    for name, seconds in compared["peers"].items():
-        out.add_row(name, number(seconds * 1e3), number(seconds / compared["ours"]))
+    for name, ms in ({"lambent": found["ours_ms"]} | found["peers"]).items():
+        out.add_row(name, number(ms), number(ms / found["ours_ms"]))
     screen.print(out)
-    screen.print(f"memory for intermediates: {size(peak)}")

@@ -145,6 +145,9 @@ def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
     other = archive.extract(name, work)
     with closing(sqlite3.connect(target)) as db:
         db.execute("ATTACH ? AS other", (other,))
+        versions = {db.execute(f"PRAGMA {n}.user_version").fetchone()[0] for n in ("main", "other")}
+        if len(versions) > 1:
+            raise UserError(f"{name} in the export is of another version of lambent")
         before = db.total_changes
         for found in sorted({*_tables(db)} & {*_tables(db, "other")}):
             db.execute(f'INSERT OR IGNORE INTO main."{found}" SELECT * FROM other."{found}"')
@@ -155,20 +158,12 @@ def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
 # ---- whole programs --------------------------------------------------------------------------
 
 
-def program_key(name: str, device: str, *sizes: int) -> str:
+def program_key(name: str, device: str, what: tuple[float, ...]) -> str:
     """The file of a program in the cache: what it computes, where, and by which compiler."""
     from lambent.backends.base import get
+    from lambent.search.database import code_version
 
-    return f"programs/{name}-{digest(_version(), get(device).device_key(), str(sizes))}.lambent"
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("lambent")
-    except PackageNotFoundError:  # run from the source tree
-        return "source"
+    return f"programs/{name}-{digest(code_version(), get(device).device_key(), str(what))}.lambent"
 
 
 def load_program(key: str) -> Any:

@@ -63,7 +63,8 @@ def test_state_goes_round() -> None:
     np.testing.assert_array_equal(run(a, x), run(b, x))
     inner = Outer()
     inner.pair.load_state_dict(a.state_dict())  # keeps the names of the whole
-    assert [t.node.attr.name for _, t in inner.named_parameters()][0] == "pair.blocks.0.weight"
+    first = next(t for _, t in inner.named_parameters())
+    assert first.node.attr.name == "pair.blocks.0.weight"
     np.testing.assert_array_equal(run(inner.pair, x), run(a, x))
 
 

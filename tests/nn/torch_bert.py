@@ -1,4 +1,4 @@
-"""A plain PyTorch forward pass of a BERT sentence encoder, to compare with: no module, no fused kernel."""
+"""A plain PyTorch forward pass of a BERT sentence encoder, to compare with."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from lambent.graph.dtypes import DType, float32
-from lambent.graph.functional.conv import conv1d, conv2d, conv3d
+from lambent.graph.functional.conv import conv
 from lambent.graph.functional.indexing import embedding
 from lambent.graph.functional.linalg import linear
 from lambent.graph.functional.norm import group_norm, layer_norm, rms_norm
@@ -107,8 +107,13 @@ class GroupNorm(Module):
 
 
 class _Conv(Module):
-    """Weights [o, c / groups, *kernel] and bias [o] of a convolution of any rank."""
+    """A convolution over `rank` dims with weight [o, c / groups, *kernel] and bias [o].
 
+    Args:
+        channels, outputs: c and o. The numbers are those of `lt.conv1d`.
+    """
+
+    rank: ClassVar[int]
     weight: Tensor
     bias: Tensor | None
 
@@ -116,93 +121,46 @@ class _Conv(Module):
         self,
         channels: int,
         outputs: int,
-        kernel: tuple[int, ...],
-        stride: Ints,
-        padding: Ints | str,
-        dilation: Ints,
-        groups: int,
-        bias: bool,
-        dtype: DType,
+        kernel: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        dtype: DType = float32,
     ) -> None:
         if channels % groups or outputs % groups:
             raise ValueError(f"Conv: {groups} groups do not divide {channels} and {outputs}")
         self.stride, self.padding = stride, padding
         self.dilation, self.groups = dilation, groups
-        bound = 1 / sqrt(max(channels // groups * prod(kernel), 1))
-        self.weight = parameter((outputs, channels // groups, *kernel), dtype, bound=bound)
+        shape = (channels // groups, *_sizes(kernel, self.rank))
+        bound = 1 / sqrt(max(prod(shape), 1))
+        self.weight = parameter((outputs, *shape), dtype, bound=bound)
         self.bias = parameter((outputs,), dtype, bound=bound) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, c, *size] → [n, o, *size']."""
+        numbers = (self.stride, self.padding, self.dilation, self.groups)
+        return conv(self.rank, x, self.weight, self.bias, *numbers)
 
 
 class Conv1d(_Conv):
     """`conv1d` of [n, c, l] with weight [o, c / groups, k] and bias [o]."""
 
-    def __init__(
-        self,
-        channels: int,
-        outputs: int,
-        kernel: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        *,
-        dtype: DType = float32,
-    ) -> None:
-        sizes = _sizes(kernel, 1)
-        super().__init__(channels, outputs, sizes, stride, padding, dilation, groups, bias, dtype)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        numbers = (self.stride, self.padding, self.dilation, self.groups)
-        return conv1d(x, self.weight, self.bias, *numbers)
+    rank = 1
 
 
 class Conv2d(_Conv):
     """`conv2d` of [n, c, h, w] with weight [o, c / groups, i, j] and bias [o]."""
 
-    def __init__(
-        self,
-        channels: int,
-        outputs: int,
-        kernel: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        *,
-        dtype: DType = float32,
-    ) -> None:
-        sizes = _sizes(kernel, 2)
-        super().__init__(channels, outputs, sizes, stride, padding, dilation, groups, bias, dtype)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        numbers = (self.stride, self.padding, self.dilation, self.groups)
-        return conv2d(x, self.weight, self.bias, *numbers)
+    rank = 2
 
 
 class Conv3d(_Conv):
     """`conv3d` of [n, c, d, h, w] with weight [o, c / groups, *kernel] and bias [o]."""
 
-    def __init__(
-        self,
-        channels: int,
-        outputs: int,
-        kernel: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        *,
-        dtype: DType = float32,
-    ) -> None:
-        sizes = _sizes(kernel, 3)
-        super().__init__(channels, outputs, sizes, stride, padding, dilation, groups, bias, dtype)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        numbers = (self.stride, self.padding, self.dilation, self.groups)
-        return conv3d(x, self.weight, self.bias, *numbers)
+    rank = 3
 
 
 def _sizes(given: Ints, rank: int = 1) -> tuple[int, ...]:

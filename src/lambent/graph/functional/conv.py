@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lambent.graph.dim import Size
-from lambent.graph.functional.spatial import PerDim, each, of_rank, resize, windows
+from lambent.graph.functional.spatial import PerDim, Sizes, each, of_rank, resize, windows
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, at_least, describe, promoted
 
 
@@ -111,13 +109,13 @@ def _contract(
     x: Tensor,
     w: Tensor,
     bias: TensorLike | None,
-    stride: Sequence[Size],
-    dilation: Sequence[Size],
+    stride: Sizes,
+    dilation: Sizes,
     groups: int,
 ) -> Tensor:
     """Padded [n, c, *spatial] and [o, c / groups, *k] → [n, o, *positions]; all without n alike."""
     rank, (o, c, *k) = len(stride), w.shape
-    taps = windows(op, x, k, stride, dilation)
+    taps = windows(op, x, w.shape[2:], stride, dilation)
     lead, places = x.shape[: -rank - 1], taps.shape[-2 * rank : -rank]
     taps = taps.reshape(*lead, groups, 1, c, *places, *k).moveaxis(-2 * rank - 1, -rank - 1)
     w = w.reshape(groups, o // groups, *(1,) * rank, c, *k)
@@ -130,7 +128,7 @@ def _contract(
     return y + b.reshape(o, *(1,) * rank)
 
 
-def _spread(x: Tensor, stride: Sequence[Size]) -> Tensor:
+def _spread(x: Tensor, stride: Sizes) -> Tensor:
     """stride − 1 zeros after every element of the last dims."""
     for axis, s in enumerate(stride, x.ndim - len(stride)):
         shape = (*x.shape[:axis], x.shape[axis] * s, *x.shape[axis + 1 :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from lambent.graph.tensor import (
 )
 
 _ARRAYS = (Tensor, np.ndarray)
+_Write: TypeAlias = tuple[Tensor, int, Tensor, Tensor]
 
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def scatter(x: TensorLike, axis: int, index: TensorLike, src: TensorLike) -> Ten
     `index` may cover only the start of the other dims; `src` may be larger than it, or one number.
     Negative indices count from the end; beyond that nothing is written.
 
-    Composed: w = max_m (index_m == n) · (m + 1) is who wins, then Σ_m (w == m + 1) · src_m where
+    Composed: w = max_m (index_m == n) · (m + 1) is who wins, then Σ_m (w − 1 == m) · src_m where
     w > 0, else x: n · m comparisons for each line.
 
     Raises:
@@ -144,9 +145,9 @@ def scatter(x: TensorLike, axis: int, index: TensorLike, src: TensorLike) -> Ten
     x, axis, hits, values = _writes("scatter", x, axis, index, src)
     if hits.shape[-1] == 0:
         return x
-    turn = iota(hits.shape[-1]) + 1
-    winner = (hits * turn).max(-1)
-    new = masked_sum(winner.unsqueeze(-1) == turn, values)
+    turn = iota(hits.shape[-1])
+    winner = (hits * (turn + 1)).max(-1)
+    new = masked_sum((winner - 1).unsqueeze(-1) == turn, values)
     lines = x.moveaxis(axis, -1)
     winner, new = _grow(winner, lines.shape), _grow(new, lines.shape)
     return where(winner > 0, new, lines).moveaxis(-1, axis)
@@ -172,9 +173,7 @@ def index_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -
     return scatter_add(x, axis, spread, source)
 
 
-def _writes(
-    op: str, x: TensorLike, axis: int, index: TensorLike, src: TensorLike
-) -> tuple[Tensor, int, Tensor, Tensor]:
+def _writes(op: str, x: TensorLike, axis: int, index: TensorLike, src: TensorLike) -> _Write:
     """x, its axis, hits […, n, m] (index_m == n) and the values to write […, 1, m]."""
     x, index = as_tensor(x), _index(op, index)
     axis = _same_rank(op, x, index, axis)

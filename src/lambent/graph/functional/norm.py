@@ -11,31 +11,26 @@ from lambent.graph.dim import Size
 from lambent.graph.tensor import Tensor, TensorLike, as_shape, as_tensor, describe
 
 NormShape: TypeAlias = "Size | Sequence[Size]"
+Maybe: TypeAlias = "TensorLike | None"
+Axes: TypeAlias = tuple[int, ...]
 
 
 def layer_norm(
-    x: TensorLike,
-    normalized_shape: NormShape,
-    weight: TensorLike | None = None,
-    bias: TensorLike | None = None,
-    eps: float = 1e-5,
+    x: TensorLike, shape: NormShape, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5
 ) -> Tensor:
-    """(x − mean) / √(var + eps) · weight + bias over the last dims, of `normalized_shape`.
+    """(x − mean) / √(var + eps) · weight + bias over the last dims, of `shape`.
 
     Composed: mean (`sum_reduce`), `sub`, mean of squares, `add`, `sqrt`, `recip`, `mul`, `add`.
 
     Raises:
-        TypeError, ValueError: not floating; x does not end in `normalized_shape`.
+        TypeError, ValueError: not floating; x does not end in `shape`.
     """
-    x, axes = _last("layer_norm", x, normalized_shape)
+    x, axes = _last("layer_norm", x, shape)
     return _affine("layer_norm", x, _standard(x, axes, eps), weight, bias, axes)
 
 
 def rms_norm(
-    x: TensorLike,
-    normalized_shape: NormShape,
-    weight: TensorLike | None = None,
-    eps: float | None = None,
+    x: TensorLike, shape: NormShape, weight: Maybe = None, eps: float | None = None
 ) -> Tensor:
     """x / √(mean(x²) + eps) · weight over the last dims. eps is by default the dtype's.
 
@@ -44,7 +39,7 @@ def rms_norm(
     Raises:
         TypeError, ValueError: as `layer_norm`.
     """
-    x, axes = _last("rms_norm", x, normalized_shape)
+    x, axes = _last("rms_norm", x, shape)
     wide = x.astype(x.dtype.compute)
     eps = float(np.finfo(wide.dtype.numpy).eps) if eps is None else eps
     y = wide * (wide.square().mean(axes, keepdims=True) + eps).rsqrt()
@@ -52,13 +47,9 @@ def rms_norm(
 
 
 def group_norm(
-    x: TensorLike,
-    num_groups: Size,
-    weight: TensorLike | None = None,
-    bias: TensorLike | None = None,
-    eps: float = 1e-5,
+    x: TensorLike, groups: Size, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5
 ) -> Tensor:
-    """x [n, c, …] standardised over each group of c / num_groups channels and all dims after.
+    """x [n, c, …] standardised over each group of c / groups channels and all dims after.
 
     Composed: reshape to [n, groups, c / groups, …], as `layer_norm` over all but the first two
     dims, reshape back, scale and shift by channel.
@@ -71,18 +62,15 @@ def group_norm(
     """
     x = _floating("group_norm", x, 2)
     n, c, *rest = x.shape
-    if num_groups == 0 or c % num_groups != 0:
-        raise ValueError(f"group_norm: {num_groups} groups do not divide {c} channels")
-    grouped = x.reshape(n, num_groups, c // num_groups, *rest)
+    if groups == 0 or c % groups != 0:
+        raise ValueError(f"group_norm: {groups} groups do not divide {c} channels")
+    grouped = x.reshape(n, groups, c // groups, *rest)
     y = _standard(grouped, tuple(range(2, grouped.ndim)), eps).reshape(x.shape)
     return _affine("group_norm", x, y, weight, bias, (1,))
 
 
 def instance_norm(
-    x: TensorLike,
-    weight: TensorLike | None = None,
-    bias: TensorLike | None = None,
-    eps: float = 1e-5,
+    x: TensorLike, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5
 ) -> Tensor:
     """`group_norm` of x [n, c, …] with every channel its own group."""
     x = _floating("instance_norm", x, 3)
@@ -91,10 +79,10 @@ def instance_norm(
 
 def batch_norm(
     x: TensorLike,
-    running_mean: TensorLike,
-    running_var: TensorLike,
-    weight: TensorLike | None = None,
-    bias: TensorLike | None = None,
+    mean: TensorLike,
+    var: TensorLike,
+    weight: Maybe = None,
+    bias: Maybe = None,
     eps: float = 1e-5,
 ) -> Tensor:
     """(x − mean) / √(var + eps) · weight + bias by given statistics, all [c], for x [n, c, …].
@@ -106,16 +94,13 @@ def batch_norm(
         TypeError, ValueError: not floating; a vector that is not [c].
     """
     x = _floating("batch_norm", x, 2)
-    mean, var = (_vector("batch_norm", x, v, (1,)) for v in (running_mean, running_var))
+    mean, var = (_vector("batch_norm", x, v, (1,)) for v in (mean, var))
     y = (x.astype(x.dtype.compute) - mean) * (var + eps).rsqrt()
     return _affine("batch_norm", x, y, weight, bias, (1,))
 
 
 def batch_norm_train(
-    x: TensorLike,
-    weight: TensorLike | None = None,
-    bias: TensorLike | None = None,
-    eps: float = 1e-5,
+    x: TensorLike, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`batch_norm` by the statistics of x itself: (result, mean [c], var [c]).
 
@@ -130,7 +115,7 @@ def batch_norm_train(
     return batch_norm(x, mean, var, weight, bias, eps), mean, var
 
 
-def _standard(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+def _standard(x: Tensor, axes: Axes, eps: float) -> Tensor:
     wide = x.astype(x.dtype.compute)  # squares of narrow floats overflow early
     centred = wide - wide.mean(axes, keepdims=True)
     return centred * (centred.square().mean(axes, keepdims=True) + eps).rsqrt()
@@ -143,29 +128,22 @@ def _floating(op: str, x: TensorLike, least: int) -> Tensor:
     return x
 
 
-def _last(op: str, x: TensorLike, normalized_shape: NormShape) -> tuple[Tensor, tuple[int, ...]]:
-    shape = as_shape(op, normalized_shape)
-    x = _floating(op, x, len(shape))
-    if not shape or x.shape[-len(shape) :] != shape:
-        raise ValueError(f"{op}: {describe(x)} does not end in {list(shape)}")
-    return x, tuple(range(x.ndim - len(shape), x.ndim))
+def _last(op: str, x: TensorLike, shape: NormShape) -> tuple[Tensor, Axes]:
+    sizes = as_shape(op, shape)
+    x = _floating(op, x, len(sizes))
+    if not sizes or x.shape[-len(sizes) :] != sizes:
+        raise ValueError(f"{op}: {describe(x)} does not end in {list(sizes)}")
+    return x, tuple(range(x.ndim - len(sizes), x.ndim))
 
 
-def _affine(
-    op: str,
-    x: Tensor,
-    y: Tensor,
-    weight: TensorLike | None,
-    bias: TensorLike | None,
-    axes: tuple[int, ...],
-) -> Tensor:
+def _affine(op: str, x: Tensor, y: Tensor, weight: Maybe, bias: Maybe, axes: Axes) -> Tensor:
     """y · weight + bias, which lie along these axes, in the dtype of x."""
     y = y if weight is None else y * _vector(op, x, weight, axes)
     y = y if bias is None else y + _vector(op, x, bias, axes)
     return y.astype(x.dtype)
 
 
-def _vector(op: str, x: Tensor, given: TensorLike, axes: tuple[int, ...]) -> Tensor:
+def _vector(op: str, x: Tensor, given: TensorLike, axes: Axes) -> Tensor:
     v = as_tensor(given)
     if v.shape != tuple(x.shape[a] for a in axes):
         raise ValueError(f"{op}: {describe(v)} does not fit {describe(x)}")

@@ -48,11 +48,9 @@ def max_pool(
     Raises:
         TypeError, ValueError: numbers out of range, or a window larger than the padded dim.
     """
-    op = f"max_pool{rank}d"
-    x, k, s, p = _numbers(op, rank, as_tensor(x), kernel_size, stride, padding)
-    d = each(op, "dilation", dilation, rank)
-    pads = _pads(op, x, k, s, p, d, ceil_mode)
-    return windows(op, resize(x, pads, lowest(x.dtype)), k, s, d).max(tuple(range(-rank, 0)))
+    x, numbers = as_tensor(x), (kernel_size, stride, padding, dilation)
+    y, _ = _windows(f"max_pool{rank}d", x, numbers, rank, ceil_mode, lowest(x.dtype))
+    return y.max(tuple(range(-rank, 0)))
 
 
 def avg_pool(
@@ -76,16 +74,16 @@ def avg_pool(
         TypeError, ValueError: as `max_pool`; not floating.
     """
     op = f"avg_pool{rank}d"
-    x, k, s, p = _numbers(op, rank, _floating(op, x), kernel_size, stride, padding)
-    pads = _pads(op, x, k, s, p, (1,) * rank, ceil_mode)
-    y = windows(op, resize(x, pads), k, s, (1,) * rank).sum(tuple(range(-rank, 0)))
-    for i, (low, high) in enumerate(pads):
-        own = p[i] if count_include_pad else 0  # padding that counts
-        if all(at_least(own - end, 0) for end in (low, high)):
-            y = y / constant(k[i], x.dtype)
+    x, numbers = _floating(op, x), (kernel_size, stride, padding, 1)
+    y, dims = _windows(op, x, numbers, rank, ceil_mode, 0)
+    y = y.sum(tuple(range(-rank, 0)))
+    for i, (n, k, s, low, high) in enumerate(dims):
+        own = low if count_include_pad else 0  # padding that counts
+        if at_least(own - low, 0) and at_least(own - high, 0):
+            y = y / constant(k, x.dtype)
         else:
-            ones = constant(1, x.dtype, (x.shape[i - rank] + 2 * own,))
-            count = resize(ones, [(low - own, high - own)]).window(0, k[i], s[i]).sum(-1)
+            ones = constant(1, x.dtype, (n + 2 * own,))
+            count = resize(ones, [(low - own, high - own)]).window(0, k, s).sum(-1)
             y = y / count.reshape(*count.shape, *(1,) * (rank - 1 - i))
     return y
 
@@ -134,37 +132,32 @@ def _floating(op: str, x: TensorLike) -> Tensor:
     return x
 
 
-def _numbers(
-    op: str, rank: int, x: Tensor, kernel: PerDim, stride: PerDim | None, padding: PerDim
-) -> tuple[Tensor, tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
-    if x.ndim < rank:
-        raise ValueError(f"{op}: needs at least {rank} dims, got {describe(x)}")
-    k = each(op, "kernel_size", kernel, rank)
-    s = k if stride is None else each(op, "stride", stride, rank)
-    return x, k, s, each(op, "padding", padding, rank, 0)
-
-
-def _pads(
+def _windows(
     op: str,
     x: Tensor,
-    kernel: Sequence[Size],
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-    dilation: Sequence[Size],
+    numbers: tuple[PerDim, PerDim | None, PerDim, PerDim],
+    rank: int,
     ceil_mode: bool,
-) -> list[tuple[Size, Size]]:
-    """Positions to add before and after each spatial dim."""
-    pads: list[tuple[Size, Size]] = []
-    sizes = x.shape[x.ndim - len(kernel) :]
-    for n, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True):
+    fill: bool | int | float,
+) -> tuple[Tensor, list[tuple[Size, Size, Size, Size, Size]]]:
+    """Windows of the padded last dims; of each (size, kernel, stride, low and high padding)."""
+    kernel, stride, padding, dilation = numbers
+    if x.ndim < rank:
+        raise ValueError(f"{op}: needs at least {rank} dims, got {describe(x)}")
+    ks = each(op, "kernel_size", kernel, rank)
+    ss = ks if stride is None else each(op, "stride", stride, rank)
+    ps, ds = each(op, "padding", padding, rank, 0), each(op, "dilation", dilation, rank)
+    dims: list[tuple[Size, Size, Size, Size, Size]] = []
+    for n, k, s, p, d in zip(x.shape[x.ndim - rank :], ks, ss, ps, ds, strict=True):
         span, high = (k - 1) * d + 1, p
         if not at_least(span - 2 * p, 0):
             raise ValueError(f"{op}: padding {p} is more than half of the window's span {span}")
         if ceil_mode:
             last = minimum((n + 2 * p - span + s - 1) // s, (n + p - 1) // s)  # window, from 0
             high = maximum(last * s + span - n - p, 0)
-        pads.append((p, high))
-    return pads
+        dims.append((n, k, s, p, high))
+    padded = resize(x, [(low, high) for *_, low, high in dims], fill)
+    return windows(op, padded, ks, ss, ds), dims
 
 
 def _adaptive(op: str, rank: int, x: Tensor, output_size: OutputSize, mean: bool) -> Tensor:

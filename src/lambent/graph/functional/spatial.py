@@ -15,6 +15,8 @@ from lambent.graph.tensor import Tensor, as_size, at_least, describe, view
 PerDim: TypeAlias = "Size | Sequence[Size]"
 """One number for all spatial dims, or one for each."""
 
+Sizes: TypeAlias = tuple[Size, ...]
+
 P = ParamSpec("P")
 
 
@@ -31,7 +33,7 @@ def of_rank(op: Callable[Concatenate[int, P], Tensor], rank: int) -> Callable[P,
     return ranked
 
 
-def each(op: str, what: str, value: PerDim, rank: int, least: int = 1) -> tuple[Size, ...]:
+def each(op: str, what: str, value: PerDim, rank: int, least: int = 1) -> Sizes:
     """One size per spatial dim, each at least `least`.
 
     Raises:
@@ -56,9 +58,7 @@ def resize(x: Tensor, pads: Sequence[tuple[Size, Size]], value: bool | int | flo
     return pad(x, [(maximum(low, 0), maximum(high, 0)) for low, high in pads], value)
 
 
-def windows(
-    op: str, x: Tensor, size: Sequence[Size], stride: Sequence[Size], dilation: Sequence[Size]
-) -> Tensor:
+def windows(op: str, x: Tensor, size: Sizes, stride: Sizes, dilation: Sizes) -> Tensor:
     """[…, *spatial] → […, *positions, *size]: a window view of each of the last dims.
 
     Raises:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
-import handmade as h
 import numpy as np
 
+import handmade as h
 from lambent.graph.dim import Size
 from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer
@@ -25,7 +26,7 @@ def chain(n: Size, m: Size, steps: int, outputs: tuple[str, ...] = ()) -> Plan:
     names = ["x", *(f"t{i + 1}" for i in range(steps))]
     buffers = {name: Buffer(name, float32, (n, m)) for name in names}
     buffers["w"] = Buffer("w", float32, (m,))
-    run = tuple(Step(kernel, (b, a, "w")) for a, b in zip(names, names[1:], strict=False))
+    run = tuple(Step(kernel, (b, a, "w")) for a, b in pairwise(names))
     return Plan(run, (), buffers, ("x", "w"), outputs or (names[-1],), {})
 
 

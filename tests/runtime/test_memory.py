@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import handmade as h
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import chain
 
+import handmade as h
 from lambent.graph.dim import Dim, Size, evaluate
 from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer

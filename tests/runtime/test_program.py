@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import handmade as h
 import ml_dtypes
 import numpy as np
 import pytest
 from plans import backend, chain, random, weight, with_load
 
+import handmade as h
 from lambent.graph.dim import Dim, assume
 from lambent.graph.dtypes import bfloat16, float32, int32
 from lambent.kernel.kernel import Buffer

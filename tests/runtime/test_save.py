@@ -1,4 +1,4 @@
-"""Saved programs: loadable without the compiler, and a clear error for every file that is not one."""
+"""Saved programs: loadable without the compiler; a clear error for every file that is not one."""
 
 from __future__ import annotations
 

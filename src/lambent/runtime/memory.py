@@ -1,8 +1,8 @@
 """The memory plan: one arena for all values between the first kernel and the last.
 
 Buffers of fixed size are packed into the first block, best fit among the gaps that those alive at
-the same time leave. Buffers with symbolic sizes share blocks of their own, one at a time; offsets of
-blocks are sums of their sizes, computed in each run: a small run takes a small arena.
+the same time leave. Buffers with symbolic sizes share blocks of their own, one at a time; offsets
+of blocks are sums of their sizes, computed in each run: a small run takes a small arena.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ program loaded from a file is the same object as one just compiled.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -105,7 +106,7 @@ class Program:
         given = [_as_array(slot, arrays[slot.name]) for slot in slots]
         sizes = self._sizes(tuple(a.shape for a in given))
         outputs = [
-            np.empty(shape, DTYPES[slot.dtype].numpy)
+            np.empty(shape, numpy_dtype(slot.dtype))
             for slot, shape in zip(self.manifest.outputs, sizes.outputs, strict=True)
         ]
         weights = self._ready()
@@ -213,6 +214,12 @@ class Program:
         return f"Program({inputs} → {outputs}; {self.manifest.device})"
 
 
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name, remembered: calls ask for it often."""
+    return DTYPES[name].numpy
+
+
 def _check_names(slots: Sequence[Slot], arrays: Mapping[str, Any]) -> None:
     if len(arrays) == len(slots) and all(slot.name in arrays for slot in slots):
         return
@@ -225,7 +232,7 @@ def _check_names(slots: Sequence[Slot], arrays: Mapping[str, Any]) -> None:
 
 
 def _as_array(slot: Slot, value: Any) -> Array:
-    want = DTYPES[slot.dtype].numpy
+    want = numpy_dtype(slot.dtype)
     if not isinstance(value, np.ndarray):
         value = _foreign(slot, value, want)
     if value.dtype != want:

@@ -1,8 +1,8 @@
 """Symbolic sizes as plain data: what a saved program knows of its dims, without a table of symbols.
 
 A size is an int, or {"text": …, "terms": [[coefficient, [[atom, power], …]], …]} with an atom
-["symbol", name], or ["div" | "min" | "max", size, size]. A symbol declared with a multiple m appears
-as its atom `name/m`, which stands for the m-th part of it.
+["symbol", name], or ["div" | "min" | "max", size, size]. A symbol declared with a multiple m
+appears as its atom `name/m`, which stands for the m-th part of it.
 """
 
 from __future__ import annotations

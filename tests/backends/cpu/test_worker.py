@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import handmade as h
 import numpy as np
 import pytest
 
+import handmade as h
 from lambent.algebra.term import Term
 from lambent.backends.cpu.backend import CpuBackend
 from lambent.backends.measuring import verify

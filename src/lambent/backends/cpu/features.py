@@ -39,9 +39,10 @@ class Cpu:
 
 # What the compiler uses on its own, or the renderer asks for; the rest does not matter to code.
 _RELEVANT = """
-    sse4_2 avx avx2 fma f16c bmi1 bmi2 popcnt movbe abm adx avx512f avx512bw avx512cd avx512dq
-    avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx512_vbmi avx512_vbmi2 avx_vnni amx_tile
-    amx_bf16 amx_int8 asimd asimdhp asimddp fphp sve sve2 bf16 i8mm atomics
+    ssse3 sse4_1 sse4_2 sse4a avx avx2 avx_vnni f16c fma fma4 xop tbm bmi1 bmi2 abm adx popcnt movbe
+    gfni vpclmulqdq avx512f avx512bw avx512cd avx512dq avx512vl avx512ifma avx512vbmi avx512_vbmi2
+    avx512_vnni avx512_bitalg avx512_vpopcntdq avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8
+    asimd asimdhp asimddp fphp sve sve2 bf16 i8mm atomics
 """
 
 

@@ -40,7 +40,8 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 def pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     """A C array of the addresses of the arrays' first elements."""
-    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+    addresses = [a.__array_interface__["data"][0] for a in arrays]
+    return (ctypes.c_void_p * max(1, len(arrays)))(*addresses)
 
 
 def aligned(nbytes: int) -> Array:
@@ -59,8 +60,9 @@ class Program:
             self._library = open_library(path)
         finally:
             path.unlink(missing_ok=True)
-        self._arenas: list[Array] = []
-        self._threads = features.threads()
+        self._arenas: list[tuple[Array, ctypes.c_void_p]] = []
+        self._weights: tuple[Any, Any] = ((), pointers(()))
+        self._threads = ctypes.c_int(features.threads())
 
     def load(self, weights: Sequence[Array]) -> None:
         self._call(self._library.lambent_load, (), (), weights, (), 0)
@@ -85,19 +87,22 @@ class Program:
         arena_bytes: int,
     ) -> None:
         arena = self._take(arena_bytes)
+        bound = self._weights
+        if bound[0] is not weights:
+            bound = self._weights = (weights, pointers(weights))
         numbers = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        entry(
-            pointers(inputs), pointers(outputs), pointers(weights),
-            ctypes.c_void_p(arena.ctypes.data), numbers, ctypes.c_int(self._threads),
-        )  # fmt: skip
+        entry(pointers(inputs), pointers(outputs), bound[1], arena[1], numbers, self._threads)
         with _lock:
             if len(self._arenas) < 2:
                 self._arenas.append(arena)
 
-    def _take(self, nbytes: int) -> Array:
+    def _take(self, nbytes: int) -> tuple[Array, ctypes.c_void_p]:
         with _lock:
             arena = self._arenas.pop() if self._arenas else None
-        return arena if arena is not None and arena.nbytes >= nbytes else aligned(nbytes)
+        if arena is None or arena[0].nbytes < nbytes:
+            fresh = aligned(nbytes)
+            arena = fresh, ctypes.c_void_p(fresh.ctypes.data)
+        return arena
 
 
 def open_program(image: bytes, requires: Sequence[str]) -> Program:

@@ -125,7 +125,7 @@ if __name__ == "__main__":
     worker = Worker()
     serve(
         {
-            "check": worker.check, "time": worker.time, 
+            "check": worker.check, "time": worker.time,
             "close": worker.close,
         }
     )  # fmt: skip

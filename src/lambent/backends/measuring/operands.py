@@ -16,8 +16,8 @@ from lambent.kernel.kernel import Buffer, Kernel
 
 Array = np.ndarray[Any, Any]
 
-# How floats are drawn: with signs or not, and a factor on magnitudes 0.5 … 1.5. The first that gives
-# finite results is used, so that logarithms, roots and exponents are verified on numbers, not NaN.
+# How floats are drawn: with signs or not, and a factor on magnitudes 0.5 … 1.5. The first that
+# gives finite results is used: logarithms, roots, exponents are verified on numbers, not on NaN.
 MODES: dict[str, tuple[bool, float]] = {
     "signed": (True, 1.0),
     "positive": (False, 1.0),

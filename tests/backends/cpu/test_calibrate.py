@@ -29,8 +29,8 @@ def test_figures_are_plausible(measured: Calibration) -> None:
     assert measured.threads == features.threads()
     for dtype, rate in measured.flops.items():
         assert 1e8 < rate < 1e15, dtype
-        assert measured.one[dtype] < rate * 2
-    assert measured.flops["float32"] > 1.5 * measured.flops["float64"]
+        assert measured.one[dtype] <= rate
+    assert measured.flops["float32"] >= 2 * measured.flops["float64"]
     capacities, rates = zip(*measured.levels, strict=True)
     assert list(capacities) == sorted(capacities) and capacities[-1] > 1 << 50
     assert list(rates) == sorted(rates, reverse=True)

@@ -139,6 +139,9 @@ def measure_device(key: str) -> Calibration:
                 return int(library.lambent_peak(kind, ctypes.c_void_p(scratch.ctypes.data), count))
 
             into[dtype] = work * count / _best(peak)
+    for rates in (one, flops):  # neighbours only ever slow a figure down
+        rates["float32"] = max(rates["float32"], 2 * rates["float64"])
+    flops = {dtype: max(rate, one[dtype]) for dtype, rate in flops.items()}
     levels, one["read"] = _levels(library, cpu, threads)
     launch = _best(lambda: int(library.lambent_launch(threads)))
     for narrow, wide in (("float16", "float32"), ("bfloat16", "float32"), ("int64", "int32")):

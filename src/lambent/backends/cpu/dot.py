@@ -1,11 +1,11 @@
-"""Σ of products → register-blocked micro-kernels: rows × vectors of accumulators over the whole contraction.
+"""Σ of products → register-blocked micro-kernels: rows × vectors of accumulators.
 
-The lane axis is one that only operand B has; the rows run along one that only A has. B is read in vectors:
-where it lies (contiguous along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read
-by broadcast: where it lies, or from a tile, or from panels of `rows`.
+The lane axis is one that only operand B has; the rows run along one that only A has. The accumulators
+stay in registers over the whole contraction of a tile. B is read in vectors: where it lies (contiguous
+along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read by broadcast:
+where it lies, or from a tile, or from panels of whole blocks of rows.
 
-Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1 (else decided by strides),
-rows_first = 1 to run over the rows in the outer loop, `unroll` of the contraction.
+Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lambent.backends.cpu.expr import Expr, convert, spread
 from lambent.backends.cpu.layout import Array, storage
-from lambent.backends.cpu.prelude import CODES, STORAGE
-from lambent.backends.cpu.values import Expr, convert, spread
-from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Store, Value
+from lambent.backends.cpu.prelude import STORAGE
+from lambent.backends.cpu.write import Spot, put, scatter
+from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
 
 if TYPE_CHECKING:
     from lambent.backends.cpu.render import Renderer
@@ -99,36 +100,25 @@ def into_tile(
     r: Renderer, array: Array, dot: Dot, value: Value | None = None, old: Value | None = None
 ) -> None:
     """array := dot, or old + dot, or `value`, an elementwise expression of the dot."""
-    lane = _lane(r, dot, array.inner)
+    into_spot(r, r.tile_spot(array), dot, _lane(r, dot, array.inner), value, old, padded=True)
+
+
+def into_spot(
+    r: Renderer, spot: Spot, dot: Dot, lane: int, value: Value | None = None,
+    old: Value | None = None, padded: bool = False,
+) -> None:  # fmt: skip
+    """The same at any spot. padded: there is room for whole vectors along the lane axis."""
 
     def sink(e: Expr) -> None:
-        e = _finished(r, dot, value, e)
-        if array.inner == lane:
-            r.put(array.code, r.at(array, r.out.scope.idx), e)
+        if value is not None:  # an expression of the dot, whose own result is at hand
+            r.out.scope.memo[id(dot)] = (dot, e)
+            e = r.out.value(value)
+        if lane in spot.near:
+            put(r, spot, e)
         else:
-            r.scatter(array.code, r.at(array, r.out.lane_index("z")), e)
+            scatter(r, spot, e)
 
-    multiply(r, dot, lane, frozenset(array.strides), old, sink, array.inner == lane)
-
-
-def _finished(r: Renderer, dot: Dot, value: Value | None, e: Expr) -> Expr:
-    """The expression of the dot, whose own result is at hand."""
-    if value is None:
-        return e
-    r.out.scope.memo[id(dot)] = (dot, e)
-    return r.out.value(value)
-
-
-def into_buffer(r: Renderer, s: Store, dot: Dot, lane: int, axes: frozenset[int]) -> None:
-    """The Store of an elementwise expression of the dot; contiguous along the lane axis."""
-    place = r.layout.place(s.buffer, s.index, True)
-    code, pointer = CODES[r.buffers[s.buffer].dtype.name], r.out.pointers[s.buffer]
-
-    def sink(e: Expr) -> None:
-        where = f"{pointer} + {r.out.size(place.flat, r.out.scope.idx)}"
-        r.put(code, where, _finished(r, dot, s.value, e))
-
-    multiply(r, dot, lane, axes, None, sink, False)
+    multiply(r, dot, lane, frozenset(spot.axes), old, sink, padded and lane in spot.near)
 
 
 def multiply(
@@ -169,7 +159,13 @@ def _block(r: Renderer, t: str, rows: int | None, lane: int) -> tuple[int, int]:
 
 
 def _pack_b(
-    r: Renderer, b: Value, lane: int, rows: int | None, sums: tuple[int, ...], height: int, width: int
+    r: Renderer,
+    b: Value,
+    lane: int,
+    rows: int | None,
+    sums: tuple[int, ...],
+    height: int,
+    width: int,
 ) -> Value:
     """B itself where vectors can be read from it, else panels of it."""
     wanted, usable = r.options.get("pack_b"), lane in _near(r, b)
@@ -186,7 +182,13 @@ def _pack_b(
 
 
 def _pack_a(
-    r: Renderer, a: Value, rows: int | None, lane: int, sums: tuple[int, ...], height: int, width: int
+    r: Renderer,
+    a: Value,
+    rows: int | None,
+    lane: int,
+    sums: tuple[int, ...],
+    height: int,
+    width: int,
 ) -> Value:
     """A itself where elements can be read from it, else a tile or panels of it."""
     wanted, usable = r.options.get("pack_a"), isinstance(a, Ref)
@@ -233,7 +235,9 @@ def _columns(k: Kernel, height: int, width: int, rest_a: list[int]) -> None:
     if k.r.layout.multiple(k.lane, width * w):
         return
     if padded or width > 1:
-        with out.block(f"for (; {j}{'' if padded else f' + {w}'} {'<' if padded else '<='} {n}; {j} += {w})"):
+        with out.block(
+            f"for (; {j}{'' if padded else f' + {w}'} {'<' if padded else '<='} {n}; {j} += {w})"
+        ):
             part(1, None)
     if not exact_ and not padded:
         t = out.fresh("t")
@@ -293,7 +297,7 @@ def _micro(k: Kernel, height: int, vectors: int, i: str, j: str, tail: str | Non
             out.line(f"const v{t} {name} = {a};")
             out.line(" ".join(f"{acc[r, q]} += {name} * {b[q]};" for q in range(vectors)))
 
-    out.nest_plain(list(k.sums), step)
+    out.plain(list(k.sums), step)
     for r, q in cells:
         with out.at({**rows[r], **columns[q]}, k.lane, tail):
             k.sink(Expr(acc[r, q], t, True))

@@ -1,7 +1,8 @@
-"""Which axis is innermost: strides of index expressions, the layout of arrays, the lanes of a loop.
+"""Which axis is innermost: strides of index expressions, layout of arrays, lanes of a loop.
 
-A vector runs along one axis, the lane axis of a loop. `Layout` holds what that choice needs: the strides of
-every load and store, a vote on the inner axis of every named array, the cost of a value along an axis.
+A vector runs along one axis, the lane axis of a loop. `Layout` holds what that choice needs: the
+strides of every load and store, a vote on the inner axis of every named array, and the cost of a
+value along an axis.
 """
 
 from __future__ import annotations
@@ -12,12 +13,36 @@ from dataclasses import dataclass
 
 from lambent.backends.cpu.prelude import CODES
 from lambent.backends.cpu.target import Target
-from lambent.graph.dim import Prover, Size, axes_in, axis, exact, representative, substitute, values_in
+from lambent.graph.dim import (
+    Prover,
+    Size,
+    axes_in,
+    axis,
+    exact,
+    representative,
+    substitute,
+    values_in,
+)
 from lambent.graph.dtypes import DType
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
-    Accumulate, Dot, For, Index, Let, Load, Map, Reduce, Ref, Stmt, Store, TileProgram, Value, Var,
-    operands, values,
+    Accumulate,
+    Dot,
+    For,
+    Index,
+    Let,
+    Lit,
+    Load,
+    Map,
+    Reduce,
+    Ref,
+    Stmt,
+    Store,
+    TileProgram,
+    Value,
+    Var,
+    operands,
+    values,
 )  # fmt: skip
 
 SLOW = {"exp2": 8.0, "log2": 10.0, "sin": 10.0, "mod": 12.0, "sqrt": 3.0, "recip": 3.0}
@@ -78,10 +103,13 @@ class Layout:
         self.program, self.lanes, self.buffers = program, target.lanes, buffers
         self.prover = Prover({i: a.extent for i, a in program.axes.items()})
         self._axes: dict[int, tuple[Value, frozenset[int]]] = {}
+        self._ranges: dict[int, tuple[Value, tuple[int, int] | None]] = {}
         self._places: dict[tuple[str, tuple[Size, ...]], Place] = {}
         self.looped = frozenset(s.axis for s in statements(program.body) if isinstance(s, For))
         self.unit = frozenset(
-            i for i, a in program.axes.items() if a.extent == 1 or (i in self.looped and a.tile == 1)
+            i
+            for i, a in program.axes.items()
+            if a.extent == 1 or (i in self.looped and a.tile == 1)
         )
         self.uses: Counter[str] = Counter(_names(program.body))
         self.inner: dict[str, int | None] = {}
@@ -191,7 +219,9 @@ class Layout:
 
     def lane(self, value: Value, among: Iterable[int], put: frozenset[int]) -> int | None:
         """The cheapest lane axis for computing a value; `put` are those that are cheap to store."""
-        candidates: list[tuple[float, int, int | None]] = [(self.cost(value, None) + self._put(value, None, put), 0, None)]
+        candidates: list[tuple[float, int, int | None]] = [
+            (self.cost(value, None) + self._put(value, None, put), 0, None)
+        ]
         for i in sorted(set(among) - self.unit):
             cost = self.cost(value, i) + self._put(value, i, put)
             candidates.append((cost, 1 - (i in put), i))
@@ -214,7 +244,9 @@ class Layout:
         n = self.count(i)
         return -(-n // self.lanes) / n
 
-    def cost(self, v: Value, lane: int | None, memo: dict[tuple[int, int | None], float] | None = None) -> float:
+    def cost(
+        self, v: Value, lane: int | None, memo: dict[tuple[int, int | None], float] | None = None
+    ) -> float:
         """About how many instructions a value takes in all, in vectors along a lane axis."""
         memo = {} if memo is None else memo
         lane = lane if lane in self.axes(v) else None
@@ -232,7 +264,10 @@ class Layout:
             case Load() | Ref():
                 return times * (self._width(lane) if self._streams(v, lane) else 1.5)
             case Reduce(axes=axes, arg=arg) if lane is None:
-                ways = [self.cost(arg, i) + self._count(self.axes(arg)) * self._width(i) for i in (None, *sorted(axes - self.unit))]
+                ways = [
+                    self.cost(arg, i) + self._count(self.axes(arg)) * self._width(i)
+                    for i in (None, *sorted(axes - self.unit))
+                ]
                 return min(ways) + times * 4
             case Reduce(arg=arg):
                 return below + self._count(self.axes(arg)) * self._width(lane)
@@ -248,6 +283,39 @@ class Layout:
         if isinstance(v, Ref):
             return self.inner.get(v.name) == lane
         return lane in self.contiguous(v)
+
+    # ---- integers that fit 32 bits ----
+
+    def small(self, v: Value) -> bool:
+        """True if an int64 value made of indices can be computed in 32 bits."""
+        return self._range(v) is not None
+
+    def _range(self, v: Value) -> tuple[int, int] | None:
+        if id(v) not in self._ranges:
+            found = self._bounds(v) if v.dtype.name == "int64" else None
+            if found and not (max(-found[0] - 1, found[1]) < 2**31):
+                found = None
+            self._ranges[id(v)] = (v, found)
+        return self._ranges[id(v)][1]
+
+    def _bounds(self, v: Value) -> tuple[int, int] | None:
+        match v:
+            case Lit(value=x):
+                return int(x), int(x)
+            case Index(index=e):
+                return self.prover.interval(e)
+            case Map(op=op, args=(x, y)) if op in ("add", "sub", "mul", "mod"):
+                a, b = self._range(x), self._range(y)
+                if a is None or b is None:
+                    return None
+                if op == "mod":
+                    return (0, b[1] - 1) if b[0] > 0 else None
+                f = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}[op]
+                corners = [f(p, q) for p in a for q in b]
+                return min(corners), max(corners)
+        return None
+
+    # ---- tiles ----
 
     def multiple(self, i: int, n: int) -> bool:
         """True if every tile of an axis holds a multiple of n indices."""
@@ -272,7 +340,9 @@ def _names(body: Iterable[Stmt]) -> Iterator[str]:
             for v in values(value):
                 if isinstance(v, Ref):
                     yield v.name
-                indices += [*v.index] if isinstance(v, Load) else [v.index] if isinstance(v, Index) else []
+                indices += (
+                    [*v.index] if isinstance(v, Load) else [v.index] if isinstance(v, Index) else []
+                )
         yield from (ref.name for e in indices for ref in values_in(e))
 
 

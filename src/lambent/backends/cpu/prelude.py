@@ -1,11 +1,12 @@
 """C text that every rendered file starts with: vector types, loads and stores, vector functions.
 
-Every vector has LANES elements whatever its dtype (Clang splits the wide ones), so that all values of a
-loop advance together. A bool is an int 0 or 1, as a vector a `vi32` of 0 and −1. Names: `op_T` on scalars,
-`vop_T` on vectors, T one of f32 f64 i8 i16 i32 i64 u8; storage codes add h (float16), bf (bfloat16), b (bool).
+Every vector has LANES elements whatever its dtype (Clang splits the wide ones), so that all values
+of a loop advance together. A bool is an int 0 or 1, as a vector a `vi32` of 0 and −1. Names: `op_T`
+on scalars, `vop_T` on vectors, T one of f32 f64 i8 i16 i32 i64 u8; the storage codes are these and
+h (float16), bf (bfloat16), b (bool).
 
 Largest errors of the float32 vector functions, measured over all binades (tests/backends/cpu):
-    exp2   1.5 ulp; results below 2^-125.5 are 0; exp2(−inf) = 0
+    exp2   1 ulp; results below 2^-125.5 are 0; exp2(−inf) = 0
     log2   2 ulp; also of subnormals; log2(0) = −inf, of a negative NaN
     sin    2 ulp where |sin x| > 1e-3, else 1e-10 absolute; |x| > 1e4 goes through sinf
     sqrt, recip, and all float64 functions: as the hardware and libm do
@@ -27,6 +28,9 @@ CODES: dict[str, str] = {
     "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "float16": "h", "bfloat16": "bf", "bool": "b",
 }  # fmt: skip
+_BYTES = {
+    "f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "u16": 2, "_Float16": 2, "i8": 1, "u8": 1,
+}  # fmt: skip
 FLOATS = ("f32", "f64")
 NUMBERS = ("f32", "f64", "i8", "i16", "i32", "i64", "u8")
 
@@ -38,7 +42,8 @@ typedef int64_t i64; typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t 
 #define LANES %(lanes)d
 #define FN static inline __attribute__((always_inline, unused))
 #define VECTOR(T) typedef T v##T __attribute__((ext_vector_type(LANES)));
-VECTOR(f32) VECTOR(f64) VECTOR(i8) VECTOR(i16) VECTOR(i32) VECTOR(i64) VECTOR(u8) VECTOR(u16) VECTOR(u32)
+VECTOR(f32) VECTOR(f64) VECTOR(i8) VECTOR(i16) VECTOR(i32) VECTOR(i64)
+VECTOR(u8) VECTOR(u16) VECTOR(u32)
 typedef vi32 vm; typedef _Float16 vh __attribute__((ext_vector_type(LANES)));
 #define CV(x, T) __builtin_convertvector(x, T)
 #define MAXN(x, y) ((x) != (x) ? (x) : (x) > (y) ? (x) : (y))
@@ -77,7 +82,8 @@ FN vf32 vlog2_f32(vf32 x) {
   p = p * f - 0.23961739242f; p = p * f + 0.28856739402f; p = p * f - 0.36069664359f;
   p = p * f + 0.48089823127f; p = p * f - 0.721347332f; p = p * f + 1.4426950216f;
   vf32 r = p * f + CV(tiny ? e - 23 : e, vf32);
-  r = x < INFINITY ? r : x; r = x == 0.f ? (vf32)(-INFINITY) : r; return x < 0.f ? (vf32)(NAN) : r; }
+  r = x < INFINITY ? r : x; r = x == 0.f ? (vf32)(-INFINITY) : r;
+  return x < 0.f ? (vf32)(NAN) : r; }
 FN vf32 vsin_f32(vf32 x) {
   vf32 t = x * 0.318309886f + 12582912.f, k = t - 12582912.f;
   vf32 r = x - k * 3.140625f; r = r - k * 0.00096750259399f; r = r - k * 1.5099580e-7f;
@@ -96,7 +102,8 @@ FN i64 to_int(f64 x) { // truncated; NaN is 0, what i64 cannot hold its least va
   return x != x ? 0 : x >= 9223372036854775808. || x < -9223372036854775808. ? INT64_MIN : (i64)x; }
 FN vi32 vto_int_f32(vf32 x) {
   vi32 near = (x < 2147483648.f) & (x >= -2147483648.f), r = CV(near ? x : (vf32)(0.f), vi32);
-  if (__builtin_reduce_or(~near)) for (int i = 0; i < LANES; i++) if (!near[i]) r[i] = (i32)to_int(x[i]);
+  if (__builtin_reduce_or(~near)) for (int i = 0; i < LANES; i++)
+    if (!near[i]) r[i] = (i32)to_int(x[i]);
   return r; }
 FN f32 mod_f32(f32 a, f32 b) { f32 r = fmodf(a, b);
   return r == 0 ? copysignf(0, b) : (r < 0) != (b < 0) ? r + b : r; }
@@ -110,7 +117,7 @@ _LIBM = (("exp2", "exp2f", "exp2"), ("log2", "log2f", "log2"), ("sin", "sinf", "
 def _access(code: str, memory: str, t: str) -> str:
     """Loads and stores of one storage code: whole vectors, the first n lanes, one element."""
     vector = {"_Float16": "vh"}.get(memory, f"v{memory}")
-    size = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "u16": 2, "_Float16": 2}.get(memory, 1)
+    size = _BYTES[memory]
     load, store, get, put = {
         "h": ("CV(x, vf32)", "CV(x, vh)", "(f32)*p", "(_Float16)x"),
         "bf": ("vfrom_bf(x)", "vto_bf(x)", "from_bf(*p)", "to_bf(x)"),
@@ -188,7 +195,8 @@ def prelude(target: Target) -> str:
         parts.append(f"\nFN f64 {name}_f64(f64 x) {{ return {double}(x); }}")
         parts.append(_each(name, "f64", 1))
     parts.append("""
-FN vi64 vto_int(vf64 x) { vi64 r; for (int i = 0; i < LANES; i++) r[i] = to_int(x[i]); return r; }""")
+FN vi64 vto_int(vf64 x) { vi64 r;
+  for (int i = 0; i < LANES; i++) r[i] = to_int(x[i]); return r; }""")
     parts += [_integer_mod(t) for t in NUMBERS if t not in FLOATS]
     parts += [_each("mod", t, 2) for t in NUMBERS]
     return "".join([*parts, _transpose(lanes)])

@@ -1,32 +1,43 @@
 """Tile program → C text of one kernel, as the CPU backend's ABI asks for it.
 
-`K_tasks(size)` counts the independent tasks of the grid; `K_run(task, buf, size)` runs one. `buf` holds the
-outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols(kernel)`. Outputs must
-not overlap inputs. Tiles live on the stack: `scratch_bytes` says how much of it a task needs.
-
-Of a schedule it reads `block`, and the options pack_a and pack_b (see `dot`).
+`K_tasks(size)` counts the independent tasks of the grid; `K_run(task, buf, size)` runs one. `buf`
+holds the outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols`.
+Outputs must not overlap inputs. Tiles live on the stack: `scratch_bytes` says how much of it a task
+needs. Of a schedule it reads `block`, and the options pack_a and pack_b (see `dot`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.cpu import dot
+from lambent.backends.cpu.expr import identity, literal
 from lambent.backends.cpu.layout import SLOW, Array, Layout, elementwise, storage
 from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE, prelude
 from lambent.backends.cpu.target import Target
-from lambent.backends.cpu.values import Emitter, Expr, convert, ctype, identity, literal, spread, symbol_name
-from lambent.graph.dim import Size, axes_in, bounds
+from lambent.backends.cpu.values import Emitter, symbol_name
+from lambent.backends.cpu.write import Spot, write
+from lambent.graph.dim import axes_in, bounds
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
-    Accumulate, Dot, For, Let, Lit, Load, Map, Reduce, Ref, Stmt, Store, TileProgram, Value, Var,
+    Accumulate,
+    Dot,
+    For,
+    Let,
+    Load,
+    Map,
+    Reduce,
+    Ref,
+    Stmt,
+    Store,
+    TileProgram,
+    Value,
+    Var,
     values,
 )  # fmt: skip
 
 PRELUDE = prelude
-_COLUMNS = 8
 _BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "h": 2, "bf": 2}
 
 
@@ -169,7 +180,10 @@ class Renderer:
         """
         found: dict[int, int] = {}
         for i, s in enumerate(body):
-            if not (isinstance(s, Let) and isinstance(s.value, Dot)) or self.layout.uses[s.name] != 1:
+            if (
+                not (isinstance(s, Let) and isinstance(s.value, Dot))
+                or self.layout.uses[s.name] != 1
+            ):
                 continue
             if not isinstance(dot.plain(self, s.value), Dot):
                 continue
@@ -216,7 +230,8 @@ class Renderer:
         place = self.layout.place(s.buffer, s.index, True)
         own = [i for _, side in self.layout.sides(product) for i in side]
         lane = next(i for i in sorted(own) if place.slope(i) == 1)
-        dot.into_buffer(self, Store(s.buffer, s.index, value), product, lane, axes)
+        spot = self.buffer_spot(Store(s.buffer, s.index, value), axes)
+        dot.into_spot(self, spot, product, lane, value)
 
     def _for(self, f: For) -> None:
         i, tile = f.axis, self.program.axes[f.axis].tile
@@ -234,7 +249,9 @@ class Renderer:
 
     def _let(self, name: str, value: Value) -> None:
         value = self.lift(value, whole=False)
-        array = self.tile(name, self.layout.axes(value), storage(value.dtype), self.layout.inner[name])
+        array = self.tile(
+            name, self.layout.axes(value), storage(value.dtype), self.layout.inner[name]
+        )
         if isinstance(value, Dot):
             dot.into_tile(self, array, value)
         else:
@@ -245,11 +262,11 @@ class Renderer:
         axes = frozenset(s.axes) - self.layout.unit
         array = self.tile(s.name, axes, storage(s.dtype), self.layout.inner[s.name])
         t = STORAGE[array.code][1]
-        init = literal(s.init, s.dtype) if math.isfinite(s.init) or t in FLOATS else identity("max", t)
-        z = self.out.fresh("z")
-        self.out.line(
-            f"for (i64 {z} = 0; {z} < {array.size}; {z}++) put_{array.code}({array.name} + {z}, {init.text});"
-        )
+        known = math.isfinite(s.init) or t in FLOATS
+        init = literal(s.init, s.dtype) if known else identity("max", t)
+        z, where = self.out.fresh("z"), array.name
+        fill = f"put_{array.code}({where} + {z}, {init.text});"
+        self.out.line(f"for (i64 {z} = 0; {z} < {array.size}; {z}++) {fill}")
         self.out.arrays[s.name] = array
 
     def _accumulate(self, s: Accumulate) -> None:
@@ -266,28 +283,25 @@ class Renderer:
 
     def _store(self, s: Store) -> None:
         value = self.lift(s.value)
-        place = self.layout.place(s.buffer, s.index, True)
-        axes = self.layout.axes(Load(s.buffer, s.index, value.dtype)) | self.layout.axes(value)
-        steps = {i: place.slope(i) for i in axes}
-        near = frozenset(i for i in axes if steps[i] == 1)
-        lane = self.layout.lane(value, axes, near)
-        code = CODES[self.buffers[s.buffer].dtype.name]
-        pointer = self.out.pointers[s.buffer]
+        write(self, self.buffer_spot(s, self.layout.axes(value)), value)
 
-        def put() -> None:
-            idx = self.out.scope.idx
-            if lane in near or lane is None:
-                self.put(code, f"{pointer} + {self.out.size(place.flat, idx)}", self.out.value(value))
-            else:
-                lanes = self.out.lane_index("z")
-                self.scatter(code, f"{pointer} + {self.out.size(place.flat, lanes)}", self.out.value(value))
+    def buffer_spot(self, s: Store, axes: frozenset[int]) -> Spot:
+        """The elements that a Store writes, over the axes of its index and those given."""
+        place = self.layout.place(s.buffer, s.index, True)
+        every = axes | self.layout.axes(Load(s.buffer, s.index, s.value.dtype))
+        steps = {i: place.slope(i) for i in every}
+        pointer = self.out.pointers[s.buffer]
 
         def by_stride(i: int) -> tuple[int, int]:
             step = steps[i]
             return (-abs(bounds(step)[1]) if step is not None else 0, i)
 
-        with self.out.block("", barrier=True):
-            self.out.nest(sorted(axes, key=by_stride), lane, put)
+        return Spot(
+            CODES[self.buffers[s.buffer].dtype.name],
+            lambda idx: f"{pointer} + {self.out.size(place.flat, idx)}",
+            tuple(sorted(every, key=by_stride)),
+            frozenset(i for i in every if steps[i] == 1),
+        )
 
     # ---- tiles ----
 
@@ -295,7 +309,7 @@ class Renderer:
         self, name: str, axes: frozenset[int], code: str, inner: int | None,
         panel: tuple[int, int] | None = None, order: tuple[int, ...] = (),
     ) -> Array:  # fmt: skip
-        """A declared array over the axes. A panel makes its axis the innermost, cut to that width."""
+        """A declared array over the axes. A panel makes its axis the innermost, cut to a width."""
         rest = [i for i in (*order, *sorted(axes - set(order))) if i != inner and i in axes]
         strides: dict[int, int] = {}
         size = 1
@@ -321,124 +335,21 @@ class Renderer:
         a = self.program.axes[i]
         return min(a.tile, bounds(a.extent)[1])
 
+    def tile_spot(self, array: Array) -> Spot:
+        """All elements of a tile."""
+        axes = sorted(array.strides, key=lambda i: (array.strides[i] == 1, -array.strides[i], i))
+        if array.panel and array.inner is not None:
+            axes.sort(key=lambda i: i != array.inner)
+        return Spot(
+            array.code,
+            lambda idx: f"{array.name} + {self.out.offset(array, idx)}",
+            tuple(axes),
+            frozenset() if array.inner is None else frozenset({array.inner}),
+        )
+
     def fill(self, array: Array, value: Value) -> None:
         """array := value, at every index of the array's axes."""
-        out, lanes = self.out, self.target.lanes
-        axes = sorted(array.strides, key=lambda i: -array.strides[i])
-        near = array.inner
-        if array.panel and near is not None:
-            axes = [near, *(i for i in axes if i != near)]
-        lane = self.layout.lane(value, axes, frozenset() if near is None else frozenset({near}))
-        if lane is not None and near is not None and lane != near and array.code == "f32":
-            if min(self.upper(lane), self.upper(near)) >= lanes:
-                self._fill_across(array, value, axes, lane, near)
-                return
-
-        reduces = [v for v in elementwise(value) if isinstance(v, Reduce)]
-        if reduces and lane is not None and lane == near and not array.panel:
-            if all(lane in self.layout.axes(v) for v in reduces):
-                self._fill_columns(array, value, reduces[0], axes, lane)
-                return
-
-        def put() -> None:
-            if lane == near or lane is None:
-                self.put(array.code, self.at(array, out.scope.idx), out.value(value))
-            else:
-                self.scatter(array.code, self.at(array, out.lane_index("z")), out.value(value))
-
-        with out.block("", barrier=True):
-            out.nest(axes, lane, put)
-
-    def _fill_columns(
-        self, array: Array, value: Value, v: Reduce, axes: list[int], lane: int
-    ) -> None:
-        """A reduction over rows, `_COLUMNS` vectors of neighbouring columns in one pass."""
-        out, w = self.out, self.target.lanes
-        n, j = out.length[lane], out.fresh("j")
-
-        def block(columns: int) -> None:
-            parts = [{lane: f"({j} + {u * w})"} for u in range(columns)]
-            acc = out.columns(v, parts, lane)
-            for part, e in zip(parts, acc, strict=True):
-                with out.at(part, lane):
-                    out.scope.memo[id(v)] = (v, e)
-                    self.put(array.code, self.at(array, out.scope.idx), out.value(value))
-
-        def body() -> None:
-            out.line(f"i64 {j} = 0;")
-            for columns in (_COLUMNS, 1):
-                if columns == 1 or self.upper(lane) >= columns * w:
-                    with out.block(f"for (; {j} + {columns * w} <= {n}; {j} += {columns * w})"):
-                        block(columns)
-            if not self.layout.multiple(lane, w):
-                t = out.fresh("t")
-                with out.block(f"if ({j} < {n})", {lane: j}, lane, t):
-                    out.line(f"const i64 {t} = {n} - {j};")
-                    self.put(array.code, self.at(array, out.scope.idx), out.value(value))
-
-        with out.block("", barrier=True):
-            out.nest([i for i in axes if i != lane], None, body)
-
-    def at(self, array: Array, idx: Mapping[int, str]) -> str:
-        return f"{array.name} + {self.out.offset(array, idx)}"
-
-    def _fill_across(
-        self, array: Array, value: Value, axes: list[int], lane: int, near: int
-    ) -> None:
-        """Read along one axis, write along another: squares are transposed in registers."""
-        out, w = self.out, self.target.lanes
-        rest = [i for i in axes if i not in (lane, near)]
-        j, k, u, q = (out.fresh(c) for c in "jkuq")
-
-        def one() -> None:
-            self.put(array.code, self.at(array, out.scope.idx), out.value(value))
-
-        def square() -> None:
-            row = {near: f"({j} + {u})", lane: k}
-            column = {near: j, lane: f"({k} + {u})"}
-            out.line(f"vf32 {q}[{w}];")
-            with out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", row, lane):
-                out.line(f"{q}[{u}] = {spread(out.value(value))};")
-            out.line(f"transpose({q});")
-            with out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", column):
-                out.line(f"st_f32({self.at(array, out.scope.idx)}, {q}[{u}]);")
-
-        def both() -> None:
-            n, m = out.length[near], out.length[lane]
-            out.line(f"i64 {j} = 0;")
-            with out.block(f"for (; {j} + {w} <= {n}; {j} += {w})"):
-                out.line(f"i64 {k} = 0;")
-                with out.block(f"for (; {k} + {w} <= {m}; {k} += {w})"):
-                    square()
-                if not self.layout.multiple(lane, w):
-                    with out.block(f"for (; {k} < {m}; {k}++)", {lane: k}), out.block(
-                        f"for (int {u} = 0; {u} < {w}; {u}++)", {near: f"({j} + {u})"}
-                    ):
-                        one()
-            if not self.layout.multiple(near, w):
-                with out.block(f"for (; {j} < {n}; {j}++)", {near: j}), out.loop(lane):
-                    one()
-
-        with out.block("", barrier=True):
-            out.nest(rest, None, both)
-
-    def put(self, code: str, pointer: str, e: Expr) -> None:
-        """Write an expression here: a vector (its live lanes) or one element."""
-        e = convert(e, STORAGE[code][1])
-        scope = self.out.scope
-        if scope.lane is None:
-            self.out.line(f"put_{code}({pointer}, {e.text});")
-        elif scope.tail:
-            self.out.line(f"stt_{code}({pointer}, {spread(e)}, {scope.tail});")
-        else:
-            self.out.line(f"st_{code}({pointer}, {spread(e)});")
-
-    def scatter(self, code: str, pointer: str, e: Expr) -> None:
-        """Write the lanes apart; `pointer` has the lane number as `z`."""
-        e = convert(e, STORAGE[code][1])
-        name, live = self.out.fresh("x"), self.out.scope.tail or str(self.target.lanes)
-        self.out.line(f"const {ctype(e.t, True)} {name} = {spread(e)};")
-        self.out.line(f"for (i64 z = 0; z < {live}; z++) put_{code}({pointer}, {name}[z]);")
+        write(self, self.tile_spot(array), value)
 
     # ---- products inside values ----
 
@@ -458,7 +369,9 @@ class Renderer:
             match v:
                 case Map(args=args):
                     new = tuple(walk(a) for a in args)
-                    return v if all(map(lambda p, q: p is q, new, args)) else Map(v.op, new, v.dtype)
+                    return (
+                        v if all(map(lambda p, q: p is q, new, args)) else Map(v.op, new, v.dtype)
+                    )
                 case Reduce(arg=arg):
                     new_arg = walk(arg)
                     return v if new_arg is arg else Reduce(v.op, v.axes, new_arg)

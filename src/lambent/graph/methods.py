@@ -6,41 +6,19 @@ on Tensor. (The functions need Tensor, so Tensor cannot name them itself.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lambent.graph import dtypes
 from lambent.graph import tensor as core
 from lambent.graph.functional import arithmetic as ar
-from lambent.graph.functional import creation, joining, linalg, shaping
+from lambent.graph.functional import creation, indexing, joining, linalg, pool, shaping, sorting
 from lambent.graph.functional import mathematics as ma
 from lambent.graph.functional import reducing as re
 from lambent.graph.tensor import Tensor
 
 
-def _half(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.float16)
-
-
-def _bfloat16(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.bfloat16)
-
-
-def _float(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.float32)
-
-
-def _double(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.float64)
-
-
-def _int(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.int32)
-
-
-def _long(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.int64)
-
-
-def _bool(x: Tensor) -> Tensor:
-    return core.cast(x, dtypes.bool_)
+def _casting(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
+    return lambda x: core.cast(x, dtype)
 
 
 class Methods:
@@ -134,6 +112,24 @@ class Methods:
     tril = creation.tril
     triu = creation.triu
 
+    take = indexing.take
+    take_along_axis = indexing.take_along_axis
+    gather = indexing.gather
+    index_select = indexing.index_select
+    index_add = indexing.index_add
+    scatter = indexing.scatter
+    scatter_add = indexing.scatter_add
+    sort = sorting.sort
+    argsort = sorting.argsort
+    topk = sorting.topk
+
+    gather = indexing.gather
+    take = indexing.take
+    take_along_axis = indexing.take_along_axis
+    sort = sorting.sort
+    argsort = sorting.argsort
+    topk = sorting.topk
+
     split = joining.split
     chunk = joining.chunk
     repeat = joining.repeat
@@ -152,19 +148,20 @@ class Methods:
     squeeze = shaping.squeeze
     unsqueeze = shaping.unsqueeze
     flip = shaping.flip
-    pad = shaping.pad
+    pad = padding.pad
     window = shaping.window
+    unfold = pool.unfold
     mT = property(shaping.mT)
     T = property(shaping.T)
 
     astype = to = core.cast
-    half = _half
-    bfloat16 = _bfloat16
-    float = _float
-    double = _double
-    int = _int
-    long = _long
-    bool = _bool
+    half = _casting(dtypes.float16)
+    bfloat16 = _casting(dtypes.bfloat16)
+    float = _casting(dtypes.float32)
+    double = _casting(dtypes.float64)
+    int = _casting(dtypes.int32)
+    long = _casting(dtypes.int64)
+    bool = _casting(dtypes.bool_)
 
 
 for _name, _function in vars(Methods).items():

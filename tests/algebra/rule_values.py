@@ -22,7 +22,7 @@ EXTENTS = {0: 2, 1: 3, 2: 2, 3: 2}
 SORTS = {
     "In": "sL", "C": "qnd", "Inf": "nd", "Nan": "d", "Val": "I", "Next": "md", "Scale": "qnT",
     "Cast": "dT", "Sum": "mT", "Max": "mT", "Fold": "mTT", "Part": "mTT", "At": "bIT",
-    "Nil": "", "Cons": "IL", "AtL": "bIL", "Ax": "b", "IC": "n", "IAdd": "II", "IMul": "nI",
+    "Nil": "", "Cons": "IL", "AtL": "bIL", "Ax": "b", "IC": "n", "IS": "s", "IAdd": "II", "IMul": "nI",
     "IMulI": "II", "IDiv": "II", "IMin": "II", "IMax": "II", "IOf": "T", "AtI": "bII",
     "cut": "bb", "fits": "bd",
 }  # fmt: skip
@@ -64,7 +64,8 @@ def mask_of(axes):
 class Sample:
     """One drawing of the variables of a rule."""
 
-    def __init__(self, rule, seed):
+    def __init__(self, rule, seed, specials=FLOATS):
+        self.specials = specials
         self.rng = random.Random(seed)
         self.r = np.random.default_rng(seed)
         self.rule, self.env, self.buffers = rule, {}, {}
@@ -103,7 +104,7 @@ class Sample:
             x = np.asarray(self.r.normal(size=shape) * self.rng.choice([1, 1, 3]))
             if self.rng.random() < 0.4:
                 x = abs(x) * self.rng.choice([1, 1, -1])
-            special = self.r.choice(FLOATS, shape)
+            special = self.r.choice(self.specials, shape)
             return np.where(self.r.random(shape) < self.wild, special, x)
         far = self.rng.choice([4, 4, 100])
         return self.r.integers(-far, far + 1, shape).astype(dtype.numpy)
@@ -211,6 +212,20 @@ class Sample:
     def do_Part(self, mask, a, v):
         return self.do_Fold(mask, a, v, True)
 
+    def do_Inf(self, sign, code):
+        self.need(DTYPE[code].is_float)
+        return (), np.asarray(np.inf * (sign or 1)), DTYPE[code]
+
+    def do_Nan(self, code):
+        self.need(DTYPE[code].is_float)
+        return (), np.asarray(np.nan), DTYPE[code]
+
+    def do_IC(self, n):
+        return (), np.asarray(n), int64
+
+    def do_IS(self, name):
+        return (), np.asarray(3), int64
+
     def do_Val(self, i):
         return i
 
@@ -312,6 +327,8 @@ class Sample:
         )
 
     def fact(self, e):
+        if isinstance(e, list) and e[0] == "freeL":
+            return mask_of({a for i in self(e[1]) for a in i[0]})
         if isinstance(e, list) and e[0] in ("free", "freeI"):
             return mask_of(self(e[1])[0])
         if isinstance(e, list) and e[0] == "dt":

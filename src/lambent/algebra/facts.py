@@ -41,13 +41,14 @@ DECLARATIONS = """
 """
 
 
+def fact_rows() -> list[tuple[str, str]]:
+    """(premises, conclusions) of every rule about facts."""
+    return [*_free(), *_dtypes(), *_finite(), *_signs(), *_weights()]
+
+
 def fact_rules(empty: int) -> list[str]:
     """One egglog rule a line. `empty`: the axes that may have no points."""
-    rows = [*_free(), *_dtypes(), *_finite(), *_signs(), *_weights()]
-    return [
-        f"(rule ({spell(when, empty)}) ({spell(then, empty)}) :ruleset facts)"
-        for when, then in rows
-    ]
+    return [spell(f"(rule ({a}) ({b}) :ruleset facts)", empty) for a, b in fact_rows()]
 
 
 Row = tuple[str, str]

@@ -105,6 +105,7 @@ class _Translator:
         self._memo: dict[tuple[object, ...], Term] = {}
         self._spare: dict[tuple[Node, int, int], int] = {}
         self._todo: list[Node] = []
+        self._position = {n: i for i, n in enumerate(self.nodes)}
         self._reducing: set[Node] = set()  # a reduction at or below
         for n in self.nodes:
             if n.op in REDUCE or any(s in self._reducing for s in n.srcs):
@@ -150,19 +151,15 @@ class _Translator:
 
     def _visit_home(self, root: Node) -> None:
         """Translate what the root needs at home, operands first: no deep recursion on chains."""
-        order: list[Node] = []
         seen = {root}
         stack = [root]
         while stack:
             n = stack.pop()
-            order.append(n)
-            operands = self._operands(n, self.home[n])[0] if n.op not in SOURCES else []
-            for s, index in operands:
+            for s, index in self._operands(n, self.home[n])[0]:
                 if s not in seen and index == self.home[s]:
                     seen.add(s)
                     stack.append(s)
-        position = {n: i for i, n in enumerate(self.nodes)}
-        for n in sorted(order, key=position.__getitem__):
+        for n in sorted(seen, key=self._position.__getitem__):
             self._at(n, self.home[n], self.depth, True)
 
     def _load(self, n: Node, index: Index) -> Term:
@@ -206,6 +203,8 @@ class _Translator:
         self, n: Node, index: Index
     ) -> tuple[list[tuple[Node, Index]], Iterable[tuple[Size, Size]], tuple[int, ...]]:
         """(operand, its index) of each operand, validity of a view, axes bound by a reduction."""
+        if n.op in SOURCES:
+            return [], (), ()
         if n.op in VIEWS:
             source = n.srcs[0]
             read, valid = view_index(n.op, n.attr, source.shape, n.shape, index, self.prover)

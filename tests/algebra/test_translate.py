@@ -1,0 +1,146 @@
+"""Terms against the graph's own meaning: random graphs, symbolic sizes, dtypes, exact constants."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from example_graphs import LOG2E, matmul, weight
+from graph_values import bind, random_inputs, values_of
+from named_values import check_translation
+from random_graphs import OPTIONS, random_graph
+
+from lambent.algebra.term import walk
+from lambent.algebra.translate import exact_constant, translate
+from lambent.graph import tensor as t
+from lambent.graph.dim import Dim
+from lambent.graph.functional import arithmetic as m
+from lambent.graph.functional import shaping as s
+from lambent.graph.node import topo
+
+BINDINGS = (
+    {"rs": 1, "rt": 1, "rn": 3},
+    {"rs": 4, "rt": 2, "rn": 5},
+    {"rs": 3, "rt": 3, "rn": 3},
+)
+
+
+@pytest.mark.parametrize("first", range(0, 2000, 200))
+def test_random_graphs(first):
+    for seed in range(first, first + 200):
+        outputs = random_graph(seed)
+        inputs = random_inputs(outputs, seed)
+        values = values_of(outputs, inputs)
+        tr = translate(outputs, **OPTIONS[seed % len(OPTIONS)])
+        assert check_translation(tr, inputs, values) == [], seed
+
+
+@pytest.mark.parametrize("first", range(0, 240, 40))
+def test_random_symbolic_graphs(first):
+    for seed in range(first, first + 40):
+        outputs = random_graph(seed, symbolic=True)
+        tr = translate(outputs, **OPTIONS[seed % len(OPTIONS)])
+        for symbols in BINDINGS:
+            sizes = [int(np.prod(bind(n.shape, symbols))) for n in topo(outputs)]
+            if sum(sizes) > 40_000:
+                continue
+            inputs = random_inputs(outputs, seed, symbols)
+            values = values_of(outputs, inputs, symbols)
+            assert check_translation(tr, inputs, values, symbols) == [], (seed, symbols)
+
+
+def agree(*outputs):
+    """Translate under all options, check, and return the first translation."""
+    nodes = [x.node for x in outputs]
+    inputs = random_inputs(nodes)
+    values = values_of(nodes, inputs)
+    for options in OPTIONS:
+        assert check_translation(translate(nodes, **options), inputs, values) == []
+    return translate(nodes)
+
+
+def test_outputs_that_are_inputs_weights_views_and_constants():
+    x, w = t.input("x", (2, 3)), weight("w", 3)
+    agree(x, w, s.permute(x, 1, 0), t.constant(2.5), t.reshape(t.iota(6), 2, 3))
+
+
+def test_output_buffers_never_have_the_name_of_an_input():
+    tr = agree(t.input("out0", (2,)) + t.input("out0_", (2,)))
+    assert [root.buffer.name for root in tr.roots] == ["out0__"]
+
+
+def test_two_weights_of_one_name_stay_two():
+    a, b = (t.weight("w", np.full(2, v, np.float32)) for v in (1, 2))
+    tr = agree(a * 3.0 + b)
+    assert sorted(tr.sources) == ["w", "w_"]
+
+
+def test_self_product_renames_one_side():
+    x = t.input("x", (4, 3))
+    tr = agree(matmul(x, s.permute(x, 1, 0)))
+    (root,) = tr.roots
+    loads = {term.args for term in walk(root.term) if term.op == "in"}
+    assert len(loads) == 2
+
+
+def test_integers_wrap_and_bools_are_masks():
+    a, b = t.input("a", (3, 4), "int8"), t.input("b", (3, 4), "bool")
+    x = t.input("x", (3, 4))
+    wide = t.reduce("sum_reduce", a * 100, 1)
+    agree(wide, b * a, b * x, m.logical_not(b) * b, m.less(b, b * b), t.cast(a, "float32") * x)
+    agree(
+        t.reduce("max_reduce", b, 0),
+        s.pad(b, [(1, 1), (0, 0)], True),
+        s.pad(a, [(0, 1), (2, 0)], 3),
+    )
+
+
+def test_bool_not_is_one_operation():
+    tr = agree(m.logical_not(t.input("b", (3,), "bool")))
+    assert [term.op for term in walk(tr.roots[0].term)] == ["in", "not"]
+
+
+def test_contiguous_is_the_operand_or_a_cast():
+    x = t.input("x", (3,), "float16")
+    assert agree(t.contiguous(x)).roots[0].term.op == "in"
+    term = agree(t.contiguous(x, "float32")).roots[0].term
+    assert (term.op, term.dtype.name, term.kids[0].dtype.name) == ("cast", "float32", "float16")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (LOG2E, (Fraction(1), 1)),
+        (-2 * LOG2E, (Fraction(-2), 1)),
+        (math.log(2), (Fraction(1), -1)),
+        (math.log(2) / 4, (Fraction(1, 4), -1)),
+        (0.1, (Fraction(0.1), 0)),
+        (0.0, (Fraction(0), 0)),
+    ],
+)
+def test_exact_constants(value, expected):
+    assert exact_constant(value) == expected
+
+
+def test_constants_out_of_range_are_infinite():
+    terms = [
+        translate([t.constant(v, "float16").node]).roots[0].term for v in (1e6, -1e6, math.nan)
+    ]
+    assert [(x.op, *x.args) for x in terms] == [("inf", 1), ("inf", -1), ("nan",)]
+
+
+def test_a_long_chain_needs_no_deep_recursion():
+    x = t.input("x", (3,))
+    for _ in range(3000):
+        x = t.unary("sin", x)
+    assert translate([x.node]).roots[0].term.op == "sin"
+
+
+def test_a_symbolic_size_as_a_number():
+    n = Dim("tr_n", 1, 64)
+    mean = t.reduce("sum_reduce", t.input("x", (n, 2)), 0) / t.constant(n, "float32")
+    tr = translate([mean.node])
+    for size in (1, 5):
+        inputs = random_inputs([mean.node], 0, {"tr_n": size})
+        values = values_of([mean.node], inputs, {"tr_n": size})
+        assert check_translation(tr, inputs, values, {"tr_n": size}) == []

@@ -1,4 +1,4 @@
-"""Random kernels: every term op, axes bound again and again, masks that depend on loops, gathers."""
+"""Random kernels: every op, axes bound again and again, masks that depend on loops, gathers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a tile program legal? An executable table of checks, run on every lowered program and by tests.
+"""Is a tile program legal? An executable table of checks, run on every lowered program.
 
 Each check looks at one statement in its context and yields what is wrong with it, in words.
 """

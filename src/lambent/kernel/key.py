@@ -1,7 +1,7 @@
 """The canonical text of a kernel: equal kernels of different places share measurements.
 
-Buffers, axes and symbols are renamed in the order in which the terms mention them. Schedules are stored
-in canonical axes (`Canonical.axes`), so that they fit every kernel of the same key.
+Buffers, axes and symbols are renamed in the order in which the terms mention them. Schedules are
+stored in canonical axes (`Canonical.axes`), so that they fit every kernel of the same key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Terms → tile program, under a schedule: generic, it knows no op but the term language.
 
-A block is filled in the order: looped reductions whose free axes are all open here (those that share loop
-axes at one level of dependency share the loop); values that deeper loops use and do not change; the deeper
-loops; what is stored or accumulated here. What is needed in several blocks is computed in the outermost.
+A block is filled in the order: looped reductions whose free axes are all open here (those that
+share loop axes at one level of dependency share the loop); values that deeper loops use and do
+not change; the deeper loops; what is stored or accumulated here. What is needed in several
+blocks is computed in the outermost.
 """
 
 from __future__ import annotations
@@ -425,8 +426,8 @@ def identity(op: str, dtype: DType) -> float | int | bool:
 def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
     """The kernel cut as the schedule says.
 
-    Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves it whole.
-    Grid axes that some output lacks are looped serially.
+    Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves
+    it whole. Grid axes that some output lacks are looped serially.
 
     Raises:
         ValueError: an axis of unbounded extent that is not looped, or a tile below 1.

@@ -1,14 +1,16 @@
-"""Where a masked loop has work: the tiles that can contribute, and those on which a mask is known to hold.
+"""Where a masked loop has work, and on which tiles a mask is known to hold.
 
-A summand that is 0, or a maximum's candidate that is −inf, wherever `less(e, f)` fails need not be visited
-there. With e and f affine in the loop's axis, interval reasoning over the tiles of the other axes gives
+A summand that is 0, or a maximum's candidate that is −inf, wherever `less(e, f)` fails need not
+be visited there. With e and f affine in the loop's axis, interval reasoning over the tiles of
+the other axes gives
 
     [start … clean)   the mask decides, element by element
     [clean … edge)    the mask holds everywhere: it is replaced by true
     [edge … stop)     the mask decides
 
-Whatever is not understood gives the full range: never wrong. A fold drops masked positions without reading
-them, as every one-pass kernel does: a NaN or an inf there does not reach the result.
+Whatever is not understood gives the full range: never wrong. A fold drops masked positions
+without reading them, as every one-pass kernel does: a NaN or an inf there does not reach the
+result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Terms made ready for lowering: bound axes told apart from free ones, constant factors out of sums.
+"""Terms made ready for lowering: binders told apart, factors out of sums, folds written out.
 
-One axis number may be free in an output and bound in a reduction, or bound at two nested places. Looped, the
-two need names of their own; whole, one name and one load serve both. `split` gives every such binder a fresh
-axis (a twin); `lower` joins a twin to its original again where both are whole.
+One axis number may be free in an output and bound in a reduction, or bound at two nested places.
+Looped, the two need names of their own; whole, one name and one load serve both. `split` gives
+every such binder a fresh axis (a twin); `lower` joins a twin to its original again where both
+are whole.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, int] | None = 
 
 def reindexed(index: Size, f: Rewrite, axes: Mapping[int, int]) -> Size:
     """The index expression with f applied to the terms in it, and axes renamed."""
+    if not values_in(index) and not axes_in(index) & axes.keys():
+        return index
 
     def atom(a: Atom) -> Size | None:
         if a.kind == "value":

@@ -1,42 +1,47 @@
 """The tile program: the one kernel IR, in the manner of Triton and Pallas.
 
     program := TileProgram(kernel, axes, body, schedule)
-    stmt    := For(axis, start, stop, parallel, body)   axis runs over tiles: start, start+tile, … < stop
-             | Let(name, value)                         a tile, computed here once, named to the end of the body
-             | Var(name, axes, dtype, init)             an accumulator tile over `axes`, filled with init
-             | Accumulate(name, op, value, scale)       name := op(name · scale, value); op is sum, max or fmax
-             | Store(buffer, index, value)              buffer[index] = value, rounded to the buffer's dtype
-    value   := Load(buffer, index, dtype)               the index is clamped into the buffer (see below)
-             | Lit(value, dtype) | Index(index)         a scalar; the int64 value of an index expression
-             | Map(op, args, dtype)                     elementwise, broadcasting over named axes
-             | Reduce(op, axes, arg)                    sum, max (NaN wins) or fmax (NaN loses) over axes
-             | Dot(axes, a, b)                          Σ over axes of a·b; other shared axes are batch axes
-             | Ref(name)                                a Let or a Var
+    stmt    := For(axis, start, stop, parallel, body)  tiles at start, start + tile, … < stop
+             | Let(name, value)                        a tile computed here once, for the body
+             | Var(name, axes, dtype, init)            an accumulator tile, filled with init
+             | Accumulate(name, op, value, scale)      name := op(name · scale, value)
+             | Store(buffer, index, value)             buffer[index] = value, rounded to its dtype
+    value   := Load(buffer, index, dtype)              the index is clamped into the buffer
+             | Lit(value, dtype) | Index(index)        a scalar; an index expression, as int64
+             | Map(op, args, dtype)                    elementwise, broadcasting over named axes
+             | Reduce(op, axes, arg)                   sum, max (NaN wins) or fmax (NaN loses)
+             | Dot(axes, a, b)                         Σ of a·b; other shared axes are batch axes
+             | Ref(name)                               a Let or a Var
 
-Meaning. A value is an array with named dims: the axes that it depends on. `axes[i]` has an extent and a
-tile. Inside `For(i)` axis i stands for the indices origin … min(origin + tile, extent) − 1; an axis that no
-enclosing For loops is *whole*: it stands for all indices, and its tile is at least its extent's upper bound.
-Every axis that a value mentions is looped by an enclosing For or is whole, everywhere in the program.
-In `start` and `stop` an `axis(j)` means the current origin of the enclosing loop j; start is a multiple of
-the tile; `stop` only ends the loop, it never cuts a tile.
+Meaning. A value is an array with named dims: the axes that it depends on. `axes[i]` has an
+extent and a tile. Inside `For(i)` axis i stands for the indices origin … min(origin + tile,
+extent) − 1; an axis that no enclosing For loops is *whole*: it stands for all indices, and its
+tile is at least its extent's upper bound. Every axis that a value mentions is looped by an
+enclosing For or is whole, everywhere in the program. In `start` and `stop` an `axis(j)` means
+the current origin of the enclosing loop j; start is a multiple of the tile; `stop` only ends the
+loop, it never cuts a tile.
 
-Index expressions are `Size`s over axes, symbols and `value(v)` atoms, where v is a `Ref` (a gathered index:
-an integer tile named by a Let). A Load outside of its buffer is legal and reads the clamped element: whoever
-needs another value masks it (that is what `mask` is for, it is exact). A Store is never out of bounds.
+Index expressions are `Size`s over axes, symbols and `value(v)` atoms, where v is a `Ref` (a
+gathered index: an integer tile named by a Let). A Load outside of its buffer is legal and reads
+the clamped element: whoever needs another value masks it (that is what `mask` is for, it is
+exact). A Store is never out of bounds.
 
-Arithmetic is done in `dtype.compute`. Integer arithmetic wraps at the value's dtype. `cast` converts and
-rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `max` is a maximum in which NaN wins, in `fmax` it loses,
-`mod` is floored, `not` is logical.
+Arithmetic is done in `dtype.compute`. Integer arithmetic wraps at the value's dtype. `cast`
+converts and rounds to its dtype. `mask(b, x)` is x or 0, `select(b, x, y)` is x or y, `max` is a
+maximum in which NaN wins, in `fmax` it loses, `mod` is floored, `not` is logical.
 
-A Let keeps its value as computed (in `dtype.compute`, unrounded); it is rounded by `cast` and Store alone.
-A value broadcasts where it lacks an axis that its use has: in a Map, in an Accumulate, in a Store. A Reduce
-or a Dot is over axes that its argument (both operands) has. Var and Let tiles live to the end of their body;
-a Var is filled anew each time its statement runs. A Load from a buffer without elements is 0.
+A Let keeps its value as computed (in `dtype.compute`, unrounded); it is rounded by `cast` and
+Store alone. A value broadcasts where it lacks an axis that its use has: in a Map, in an
+Accumulate, in a Store. A Reduce or a Dot is over axes that its argument (both operands) has. Var
+and Let tiles live to the end of their body; a Var is filled anew each time its statement runs. A
+Load from a buffer without elements is 0.
 
-Normal form, which `check` demands and renderers rely on: a Reduce or a Dot stands directly under a Let or
-an Accumulate; an operand of a Dot is a Load or a Ref; in an index expression the atom `value(v)` holds a Ref.
+Normal form, which `check` demands and renderers rely on: a Reduce or a Dot stands directly under
+a Let or an Accumulate; an operand of a Dot is a Load or a Ref; in an index expression the atom
+`value(v)` holds a Ref.
 
-Outermost Fors with parallel=True, directly nested, are the grid: their iterations are independent tasks.
+Outermost Fors with parallel=True, directly nested, are the grid: their iterations are
+independent tasks.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a kernel is cut: the point of the search space that `lower` needs, and hints for renderers.
+    """How a kernel is cut: what `lower` needs, and hints for renderers.
 
     tiles:  (axis, tile) pairs; an axis not named is whole when reduced, 1 when free.
     order:  the free axes that are looped, outermost first; the first `grid` of them are parallel.

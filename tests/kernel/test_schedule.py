@@ -1,0 +1,129 @@
+"""First guesses and moves: legal, right, of the expected shape; keys: equal for equal kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lambent.graph.dim import Dim
+from lambent.graph.dtypes import bfloat16
+from lambent.kernel.check import check
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.key import canonical, key
+from lambent.kernel.lower import lower
+from lambent.kernel.schedule import default_schedule, moves, neighbours, sample
+from lambent.kernel.show import show
+from lambent.kernel.tile import For, Schedule
+
+from .kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, matmul, softmax
+from .test_lower import run
+
+EVERY = {**CASES, **SYMBOLIC}
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_first_guess_and_sampled_schedules_are_right(name: str) -> None:
+    kernel = EVERY[name]()
+    symbols = {"s": 50, "z": 33}
+    first = default_schedule(kernel)
+    run(kernel, first, symbols)
+    run(kernel, sample(first, moves(kernel), Random(name)), symbols)
+
+
+def tasks(kernel: Kernel) -> int:
+    body, count = lower(kernel, default_schedule(kernel)).body, 1
+    while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
+        loop = body[0]
+        tile = lower(kernel, default_schedule(kernel)).axes[loop.axis].tile
+        count, body = count * -(-int(loop.stop) // tile), loop.body
+    return count
+
+
+@pytest.mark.parametrize("size", [256, 1024, 2048])
+def test_products_get_enough_tasks(size: int) -> None:
+    assert 8 <= tasks(matmul(m=size, n=size, k=size)) <= 1000
+
+
+def test_roles_are_structural() -> None:
+    assert moves(matmul()).roles == {0: "rows", 1: "columns", 2: "contracted"}
+    assert moves(batched()).roles[0] == "batch"
+    roles = moves(fold("causal")).roles
+    assert roles == {0: "batch", 1: "rows", 2: "streamed", 3: "contracted", 4: "columns"}
+    assert moves(softmax(True)).roles == {0: "row", 1: "lane", 2: "reduced"}
+
+
+def test_neighbours_are_legal_and_differ() -> None:
+    kernel = fold("causal")
+    first = default_schedule(kernel)
+    found = list(neighbours(first, moves(kernel)))
+    assert len(set(found)) == len(found) > 10
+    for schedule in found:
+        assert schedule != first
+        check(lower(kernel, schedule))
+
+
+def test_masked_loop_stops_at_the_diagonal() -> None:
+    kernel = fold("causal", n=64, m=64)
+    text = show(lower(kernel, Schedule(((1, 16), (2, 16)), (0, 1), 2)))
+    assert "for a2 in range(0, " in text
+    assert "min(a1+16, 64)" in text
+    assert text.count("select((a2) < (a1+1)") == 1  # in the edge alone
+    assert text.count("for a2") == 2
+
+
+def test_one_load_serves_both_names_of_a_whole_axis() -> None:
+    text = show(lower(layernorm(), Schedule(((0, 1),), (0,), 1)))
+    assert text.count("X[") == 2  # the mean's, and the difference's that all else shares
+    assert "a2" not in text
+
+
+def renumbered(shift: int) -> Kernel:
+    b = Build()
+    b.axes(*[3] * shift)
+    i, j, p = b.axes(37, 50, 45)
+    x, y = b.load(f"left{shift}", i, p), b.load(f"right{shift}", p, j)
+    b.out(f"out{shift}", b.sum(p, b.mul(x, y)), i, j)
+    return b.kernel()
+
+
+def test_key_ignores_names_and_numbers() -> None:
+    assert key(renumbered(0)) == key(renumbered(5)) == key(matmul())
+    assert key(matmul()) != key(matmul(tb=True)) != key(matmul(m=38))
+    assert key(batched()) != key(batched(bfloat16))
+    a, b = Dim("key_a", 1, 50), Dim("key_b", 1, 50)
+    assert key(matmul(m=a)) == key(matmul(m=b)) != key(matmul(m=Dim("key_c", 1, 51)))
+
+
+def test_schedules_travel_between_equal_kernels() -> None:
+    here, there = renumbered(0), renumbered(5)
+    schedule = Schedule(((0, 16), (1, 32), (2, 8)), (1, 0), 1)
+    moved = canonical(there).restored(canonical(here).stored(schedule))
+    assert moved == Schedule(((5, 16), (6, 32), (7, 8)), (6, 5), 1)
+    assert canonical(here).restored(canonical(here).stored(schedule)) == schedule
+
+
+def test_keys_and_texts_are_equal_in_every_process() -> None:
+    root = Path(__file__).parents[1]
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "from kernel.kernels import CASES\n"
+        "from lambent.kernel.key import key\n"
+        "from lambent.kernel.lower import lower\n"
+        "from lambent.kernel.schedule import default_schedule\n"
+        "from lambent.kernel.show import show\n"
+        "for name in ('fold_window', 'layernorm', 'conv', 'chain'):\n"
+        "    k = CASES[name]()\n"
+        "    print(key(k)); print(show(lower(k, default_schedule(k))))\n"
+    )
+
+    def run_with(seed: str) -> str:
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(root.parent / "src")}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run_with("1") == run_with("2")

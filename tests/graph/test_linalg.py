@@ -132,7 +132,7 @@ def test_attention(causal: bool, kind: str, seed: int) -> None:
 
 
 def test_attention_over_symbolic_sizes() -> None:
-    s, d = lt.Dim("keys", 1, 64), lt.Dim("depth", 1, 64)
+    s, d = lt.Dim("la_keys", 1, 64), lt.Dim("la_depth", 1, 64)
     q, k, v = lt.input("q", (2, 3, d)), lt.input("k", (2, s, d)), lt.input("v", (2, s, d))
     a = {n: values((2, 3 if n == "q" else 9, 4), "float32", i) for i, n in enumerate("qkv")}
     (found,) = lt.evaluate([lt.attention(q, k, v)], a)
@@ -188,10 +188,10 @@ def test_creation() -> None:
 
 
 def test_symbolic_arange() -> None:
-    s = lt.Dim("length", 0, 20)
+    s = lt.Dim("la_length", 0, 20)
     x = lt.input("x", (s,))
     parts = [lt.arange(s), lt.arange(2, s + 2), lt.arange(1, s * 3, 3), lt.arange(s, 0, -1)]
-    found = lt.evaluate(parts, {"x": np.zeros(7)}, symbols={"length": 7})
+    found = lt.evaluate(parts, {"x": np.zeros(7)}, symbols={"la_length": 7})
     want = [np.arange(7), np.arange(2, 9), np.arange(1, 21, 3), np.arange(7, 0, -1)]
     for a, b in zip(found, want, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -232,7 +232,7 @@ def test_taking_apart_and_repeating(shape: tuple[int, ...], seed: int, n: int, s
 
 
 def test_sizes_that_do_not_add_up() -> None:
-    x, s = lt.input("x", (6, 2)), lt.Dim("rows", 1, 9, multiple=3)
+    x, s = lt.input("x", (6, 2)), lt.Dim("split_rows", 1, 9, multiple=3)
     with pytest.raises(ValueError, match=r"split: \[2, 3\] do not add up to 6"):
         lt.split(x, [2, 3])
     with pytest.raises(ValueError, match="list the sizes"):
@@ -291,7 +291,7 @@ def test_basic_indexing(case: Any, seed: int) -> None:
 
 
 def test_slices_of_symbolic_dims_clamp() -> None:
-    s = lt.Dim("tokens", 0, 50)
+    s = lt.Dim("la_tokens", 0, 50)
     x = lt.input("x", (s, 2))
     slices = [slice(None, 5), slice(-3, None), slice(4, 1, -1), slice(None, None, -2),
               slice(None, None, 7), slice(-4, -1)]  # fmt: skip
@@ -300,10 +300,10 @@ def test_slices_of_symbolic_dims_clamp() -> None:
         found = lt.evaluate([x[key] for key in slices], {"x": a})
         for key, got in zip(slices, found, strict=True):
             np.testing.assert_array_equal(got, a[key])
-    with pytest.raises(IndexError, match="tokens"):
+    with pytest.raises(IndexError, match="la_tokens"):
         x[0]
     with pytest.raises(lt.Refused, match="not proved"):
         x[30:]
-    y = lt.input("y", (lt.Dim("more", 4, 50), 2))
+    y = lt.input("y", (lt.Dim("la_more", 4, 50), 2))
     a = values((9, 2), "float32", 0)
     np.testing.assert_array_equal(lt.evaluate([y[2:-2]], {"y": a})[0], a[2:-2])

@@ -138,7 +138,7 @@ def test_prod_of_every_length() -> None:
 
 
 def test_symbolic_counts() -> None:
-    s = lt.Dim("rows", 0, 9)
+    s = lt.Dim("counted", 0, 9)
     x = lt.input("x", (s, 3))
     a = values((4, 3), "float32", 0)
     found = lt.evaluate([x.mean(0), x.var((0, 1), correction=1), lt.tensor(s * 2 + 1)], {"x": a})

@@ -40,8 +40,8 @@ def test_nodes_are_forgotten() -> None:
 
 
 def test_a_tensor_describes_itself() -> None:
-    x = lt.input("x", (2, lt.Dim("seq", 1, 8)), lt.float16)
-    assert repr(x) == "Tensor(float16[2, seq], input)"
+    x = lt.input("x", (2, lt.Dim("tensor_seq", 1, 8)), lt.float16)
+    assert repr(x) == "Tensor(float16[2, tensor_seq], input)"
     assert (x.ndim, x.shape[0], x.dtype, x.size) == (2, 2, lt.float16, x.shape[1] * 2)
     assert len({x, x, lt.input("y", (1,))}) == 2
     assert [t.shape for t in lt.zeros(3, 2)] == [(2,)] * 3

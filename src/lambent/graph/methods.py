@@ -11,7 +11,16 @@ from collections.abc import Callable
 from lambent.graph import dtypes
 from lambent.graph import tensor as core
 from lambent.graph.functional import arithmetic as ar
-from lambent.graph.functional import creation, indexing, joining, linalg, pool, shaping, sorting
+from lambent.graph.functional import (
+    creation,
+    indexing,
+    joining,
+    linalg,
+    padding,
+    pool,
+    shaping,
+    sorting,
+)
 from lambent.graph.functional import mathematics as ma
 from lambent.graph.functional import reducing as re
 from lambent.graph.tensor import Tensor
@@ -119,13 +128,6 @@ class Methods:
     index_add = indexing.index_add
     scatter = indexing.scatter
     scatter_add = indexing.scatter_add
-    sort = sorting.sort
-    argsort = sorting.argsort
-    topk = sorting.topk
-
-    gather = indexing.gather
-    take = indexing.take
-    take_along_axis = indexing.take_along_axis
     sort = sorting.sort
     argsort = sorting.argsort
     topk = sorting.topk

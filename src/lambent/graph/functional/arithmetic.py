@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import math
 
+from lambent.graph import tensor as core
 from lambent.graph.dtypes import DType, bool_, float32, float64, int64
 from lambent.graph.node import Node
 from lambent.graph.ops import VIEWS
-from lambent.graph.tensor import (
-    Scalar,
-    Tensor,
-    TensorLike,
-    as_tensor,
-    binary,
-    broadcast_shapes,
-    broadcast_to,
-    cast,
-    constant,
-    contiguous,
-    describe,
-    promoted,
-    unary,
-)
+from lambent.graph.tensor import Tensor, TensorLike, binary, cast, constant, promoted, unary
 
 # ---- what is known of a value when the graph is built ------------------------------------------
 
 
-def scalar_of(x: Tensor) -> Scalar | None:
+def scalar_of(x: Tensor) -> core.Scalar | None:
     """The number that every element of x is, if x is a constant seen through views; else None."""
     node = x.node
     while node.op in VIEWS and node.op != "pad":
@@ -94,12 +81,12 @@ def _unless_nan(condition: Tensor, *xs: Tensor) -> Tensor:
 
 def logical_not(x: TensorLike) -> Tensor:
     """not x: `x < True`, after `x != 0` where x is not bool."""
-    return binary("less_than", cast(as_tensor(x), bool_), True)
+    return binary("less_than", cast(core.as_tensor(x), bool_), True)
 
 
 def logical_and(x: TensorLike, y: TensorLike) -> Tensor:
     """x and y: the product of bools."""
-    return binary("mul", cast(as_tensor(x), bool_), cast(as_tensor(y), bool_))
+    return binary("mul", cast(core.as_tensor(x), bool_), cast(core.as_tensor(y), bool_))
 
 
 def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
@@ -109,17 +96,14 @@ def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
 
 def logical_xor(x: TensorLike, y: TensorLike) -> Tensor:
     """x or y but not both: `x < y or y < x`."""
-    a, b = cast(as_tensor(x), bool_), cast(as_tensor(y), bool_)
+    a, b = cast(core.as_tensor(x), bool_), cast(core.as_tensor(y), bool_)
     return logical_or(less(a, b), less(b, a))
 
 
 def _bits(op: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     a, b = promoted(x, y)
     if a.dtype != bool_:
-        raise TypeError(
-            f"{op}: bitwise logic of {describe(as_tensor(x), as_tensor(y))} is not supported; use "
-            "logical_and/or/xor for truth, or % and // for powers of two"
-        )
+        raise TypeError(f"{op}: needs two bools, got {core.describe(a, b)}; use logical_and/or/xor")
     return a, b
 
 
@@ -140,28 +124,28 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
 
 def invert(x: TensorLike) -> Tensor:
     """~x: logical_not of bools, `-1 - x` of integers (which reverses their order)."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     if x.dtype == bool_:
         return logical_not(x)
     if x.dtype.is_float:
-        raise TypeError(f"~: needs bool or integers, got {describe(x)}")
+        raise TypeError(f"~: needs bool or integers, got {core.describe(x)}")
     return binary("add", neg(x), constant(_wrapped(-1, x.dtype), x.dtype))
 
 
 def isnan(x: TensorLike) -> Tensor:
     """True for NaN, which alone is neither below +inf nor above −inf."""
-    below, above = _of_infinities(as_tensor(x))
+    below, above = _of_infinities(core.as_tensor(x))
     return logical_and(logical_not(below), logical_not(above))
 
 
 def isinf(x: TensorLike) -> Tensor:
     """True for ±inf: `x < inf` xor `-inf < x`."""
-    return logical_xor(*_of_infinities(as_tensor(x)))
+    return logical_xor(*_of_infinities(core.as_tensor(x)))
 
 
 def isfinite(x: TensorLike) -> Tensor:
     """True for what is neither infinite nor NaN: `x < inf and -inf < x`."""
-    return logical_and(*_of_infinities(as_tensor(x)))
+    return logical_and(*_of_infinities(core.as_tensor(x)))
 
 
 def _of_infinities(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,9 +160,9 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
 
     A term that is the constant 0 is left out. Zeros lose their sign.
     """
-    c = cast(as_tensor(condition), bool_)
+    c = cast(core.as_tensor(condition), bool_)
     a, b = promoted(x, y)
-    shape = broadcast_shapes("where", c.shape, a.shape, b.shape)
+    shape = core.broadcast_shapes("where", c.shape, a.shape, b.shape)
     terms = [
         binary("mul", mask, value)
         for mask, value in ((c, a), (logical_not(c), b))
@@ -186,7 +170,7 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     ]
     if not terms:
         return constant(0, a.dtype, shape)
-    return broadcast_to(terms[0] if len(terms) == 1 else add(*terms), shape)
+    return core.broadcast_to(terms[0] if len(terms) == 1 else add(*terms), shape)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------
@@ -209,9 +193,9 @@ def neg(x: TensorLike) -> Tensor:
     Raises:
         TypeError: for bool; use `~`.
     """
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     if x.dtype == bool_:
-        raise TypeError(f"negation of {describe(x)}: use ~x or x.astype(int)")
+        raise TypeError(f"negation of {core.describe(x)}: use ~x or x.astype(int)")
     value = scalar_of(x)
     if value is not None:
         value = -value if x.dtype.is_float else _wrapped(-int(value), x.dtype)
@@ -247,7 +231,7 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
     """
     a, b = promoted(x, y)
     if not a.dtype.is_float:
-        a, b = contiguous(a, float32), contiguous(b, float32)
+        a, b = core.contiguous(a, float32), core.contiguous(b, float32)
     value = scalar_of(b)
     if value is None:
         return binary("mul", a, unary("recip", b))
@@ -309,7 +293,7 @@ def rfloordiv(x: Tensor, y: TensorLike) -> Tensor:
 def _numbers(op: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     a, b = promoted(x, y)
     if a.dtype == bool_:
-        raise TypeError(f"{op}: needs numbers, got {describe(a, b)}; cast with .astype(int)")
+        raise TypeError(f"{op}: needs numbers, got {core.describe(a, b)}; cast with .astype(int)")
     return a, b
 
 
@@ -319,7 +303,7 @@ def _no_zero(b: Tensor) -> Tensor:
 
 
 def _nearest_int(q: Tensor) -> Tensor:
-    return contiguous(add(q, where(less(q, 0), -0.5, 0.5)), int64)
+    return core.contiguous(add(q, where(less(q, 0), -0.5, 0.5)), int64)
 
 
 def _floor_divide_floats(a: Tensor, b: Tensor) -> Tensor:
@@ -333,13 +317,13 @@ def _floor_divide_floats(a: Tensor, b: Tensor) -> Tensor:
 
 def abs(x: TensorLike) -> Tensor:
     """|x|: `where(x < 0, −x, x)`."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     return x if x.dtype.kind in "bu" else where(less(x, 0), neg(x), x)
 
 
 def sign(x: TensorLike) -> Tensor:
     """−1, 0 or 1 (0 for NaN, as PyTorch): `(0 < x) − (x < 0)`."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     positive = cast(less(0, x), x.dtype)
     return positive if x.dtype.kind in "bu" else sub(positive, cast(less(x, 0), x.dtype))
 
@@ -362,7 +346,7 @@ def _or_nan(condition: Tensor, x: Tensor) -> Tensor:
 
 def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
     """x limited to min … max: `minimum(maximum(x, min), max)`; NaN stays."""
-    out = as_tensor(x)
+    out = core.as_tensor(x)
     out = out if min is None else maximum(out, min)
     return out if max is None else minimum(out, max)
 
@@ -375,7 +359,7 @@ _WHOLE = {"float16": 2.0**10, "bfloat16": 2.0**7, "float32": 2.0**23, "float64":
 
 def floor(x: TensorLike) -> Tensor:
     """The integer at or below: `x − x mod 1` where |x| is small enough to have a fraction."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     if not x.dtype.is_float:
         return x
     small = less(abs(x), _WHOLE[x.dtype.name])
@@ -384,20 +368,20 @@ def floor(x: TensorLike) -> Tensor:
 
 def ceil(x: TensorLike) -> Tensor:
     """The integer at or above: `−floor(−x)`."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     return neg(floor(neg(x))) if x.dtype.is_float else x
 
 
 def trunc(x: TensorLike) -> Tensor:
     """The integer toward zero: floor of |x|, with the sign of x."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     whole = floor(abs(x))
     return where(less(x, 0), neg(whole), whole) if x.dtype.is_float else x
 
 
 def round(x: TensorLike) -> Tensor:
     """The nearest integer, halves to even: floor, plus 1 above one half and where it is odd."""
-    x = as_tensor(x)
+    x = core.as_tensor(x)
     if not x.dtype.is_float:
         return x
     low = floor(x)
@@ -439,12 +423,12 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
     n = scalar_of(b)
     if not a.dtype.is_float:
         if n is None:
-            raise TypeError(f"**: {describe(a, b)}: give the exponent as a number, or use floats")
+            raise TypeError(f"**: {core.describe(a, b)}: the exponent must be a number, or floats")
         if n < 0:
-            raise ValueError(f"**: {describe(a)} to the negative power {n}; use floats")
+            raise ValueError(f"**: {core.describe(a)} to the negative power {n}; use floats")
     if n is not None and float(n).is_integer() and (-64 <= n <= 64 or not a.dtype.is_float):
-        shape = broadcast_shapes("**", a.shape, b.shape)
-        whole = broadcast_to(_whole_power(a, int(n if n > 0 else -n)), shape)
+        shape = core.broadcast_shapes("**", a.shape, b.shape)
+        whole = core.broadcast_to(_whole_power(a, int(n if n > 0 else -n)), shape)
         return whole if n >= 0 else unary("recip", whole)
     return sqrt(a) if n == 0.5 else rsqrt(a) if n == -0.5 else _general_power(a, b)
 

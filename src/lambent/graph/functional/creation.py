@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import math
 
+from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size, maximum
 from lambent.graph.dtypes import DType, as_dtype, float32, int64
-from lambent.graph.functional.arithmetic import add, equal, less, mul, sub, where
-from lambent.graph.tensor import (
-    DTypeLike,
-    Scalar,
-    Tensor,
-    as_shape,
-    cast,
-    constant,
-    describe,
-    iota,
-    view,
-)
+from lambent.graph.functional.arithmetic import where
+from lambent.graph.tensor import DTypeLike, Scalar, Tensor, cast, constant, iota, view
 
 
 def full(shape: object, value: Scalar, dtype: DTypeLike = None) -> Tensor:
     """The value everywhere: a constant, repeated by a view."""
-    return constant(value, dtype, as_shape("full", shape))
+    return constant(value, dtype, core.as_shape("full", shape))
 
 
 def zeros(*shape: object, dtype: DTypeLike = float32) -> Tensor:
     """0 everywhere."""
-    return constant(0, dtype, as_shape("zeros", *shape))
+    return constant(0, dtype, core.as_shape("zeros", *shape))
 
 
 def ones(*shape: object, dtype: DTypeLike = float32) -> Tensor:
     """1 everywhere."""
-    return constant(1, dtype, as_shape("ones", *shape))
+    return constant(1, dtype, core.as_shape("ones", *shape))
 
 
 def full_like(x: Tensor, value: Scalar, dtype: DTypeLike = None) -> Tensor:
@@ -69,11 +60,11 @@ def arange(
             raise ValueError(f"arange({low}, {high}, {step}): a symbolic length needs integers")
         kind = as_dtype(float32 if dtype is None else dtype)
         index = cast(iota(max(0, math.ceil((high - low) / step))), _floating(kind))
-        return cast(add(mul(index, float(step)), float(low)), kind)
+        return cast(index * float(step) + float(low), kind)
     span = high - low if step > 0 else low - high
     index = iota(maximum(0, -(-span // abs(step))))
-    index = index if step == 1 else mul(index, step)
-    return cast(index if low == 0 else add(index, low), int64 if dtype is None else dtype)
+    index = index if step == 1 else index * step
+    return cast(index if low == 0 else index + low, int64 if dtype is None else dtype)
 
 
 def _floating(dtype: DType) -> DType:
@@ -86,7 +77,7 @@ def linspace(start: float, stop: float, n: int, dtype: DTypeLike = float32) -> T
     Raises:
         TypeError: n is no int.
     """
-    (count,) = as_shape("linspace", n)
+    (count,) = core.as_shape("linspace", n)
     kind = as_dtype(dtype)
     if not isinstance(count, int) or not kind.is_float:
         raise TypeError(f"linspace: needs an int and a floating dtype, got {n!r} and {kind}")
@@ -94,49 +85,31 @@ def linspace(start: float, stop: float, n: int, dtype: DTypeLike = float32) -> T
         return constant(start, kind, (count,))
     step = (stop - start) / (count - 1)
     i = cast(iota(count), kind)
-    below = add(mul(i, step), float(start))
-    above = sub(float(stop), mul(sub(float(count - 1), i), step))
-    return where(less(i, count / 2), below, above)
+    below = i * step + float(start)
+    return where(i < count / 2, below, float(stop) - (float(count - 1) - i) * step)
 
 
 def eye(n: Size, m: Size | None = None, dtype: DTypeLike = float32) -> Tensor:
     """The identity matrix (n, m): `i == j` of two iotas."""
-    columns = iota(n if m is None else m)
-    return cast(equal(view("reshape", iota(n), (n, 1)), columns), dtype)
+    return cast(view("reshape", iota(n), (n, 1)) == iota(n if m is None else m), dtype)
 
 
 def tri(n: Size, m: Size, diagonal: int = 0) -> Tensor:
     """True at and below a diagonal: `j < i + diagonal + 1` of two iotas, bool (n, m)."""
-    return less(iota(m), add(view("reshape", iota(n), (n, 1)), diagonal + 1))
+    return iota(m) < view("reshape", iota(n), (n, 1)) + (diagonal + 1)
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of every matrix, 0 above the diagonal: a product with `tri`."""
-    return mul(_triangle("tril", x, diagonal), x)
+    return _triangle("tril", x, diagonal) * x
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of every matrix, 0 below the diagonal."""
-    return mul(less(_triangle("triu", x, diagonal - 1), True), x)
+    return ~_triangle("triu", x, diagonal - 1) * x
 
 
 def _triangle(op: str, x: Tensor, diagonal: int) -> Tensor:
     if x.ndim < 2:
-        raise ValueError(f"{op}: needs at least 2 dims, got {describe(x)}")
+        raise ValueError(f"{op}: needs at least 2 dims, got {core.describe(x)}")
     return tri(x.shape[-2], x.shape[-1], diagonal)
-
-
-__all__ = [
-    "arange",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "ones",
-    "ones_like",
-    "tri",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]

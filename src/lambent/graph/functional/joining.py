@@ -6,20 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.dtypes import bool_
-from lambent.graph.functional.arithmetic import add, logical_or
 from lambent.graph.functional.shaping import flatten, unsqueeze
-from lambent.graph.tensor import (
-    Tensor,
-    TensorLike,
-    as_axis,
-    as_size,
-    broadcast_to,
-    describe,
-    promoted,
-    view,
-)
+from lambent.graph.tensor import Tensor, TensorLike, as_axis, describe, view
 
 
 def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
@@ -30,7 +20,7 @@ def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """
     if not tensors:
         raise ValueError("concat: needs at least one tensor")
-    xs = promoted(*tensors)
+    xs = core.promoted(*tensors)
     axis = as_axis("concat", xs[0], axis)
     for x in xs:
         if _others(x, axis) != _others(xs[0], axis) or x.ndim != xs[0].ndim:
@@ -44,8 +34,7 @@ def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
         after = after - size
         pads = tuple((before, after) if i == axis else (0, 0) for i in range(x.ndim))
         piece = x if len(xs) == 1 else view("pad", x, pads)
-        join = logical_or if piece.dtype == bool_ else add
-        out = piece if out is None else join(out, piece)
+        out = piece if out is None else out + piece
         before = before + size
     assert out is not None
     return out
@@ -61,7 +50,7 @@ def stack(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     Raises:
         ValueError: nothing to join, or shapes that differ.
     """
-    xs = promoted(*tensors) if tensors else ()
+    xs = core.promoted(*tensors) if tensors else ()
     if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"stack: {describe(*xs)} differ in shape")
     return concat([unsqueeze(x, axis) for x in xs], axis)
@@ -76,7 +65,7 @@ def split(x: Tensor, sizes: Size | Sequence[Size], axis: int = 0) -> list[Tensor
     axis = as_axis("split", x, axis)
     n = x.shape[axis]
     if isinstance(sizes, Sequence):
-        parts = [as_size("split", s) for s in sizes]
+        parts = [core.as_size("split", s) for s in sizes]
     elif isinstance(n, int) and isinstance(sizes, int) and sizes > 0:
         parts = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
     else:
@@ -113,7 +102,7 @@ def repeat(x: Tensor, repeats: Size, axis: int | None = None) -> Tensor:
     """Each element `repeats` times in a row (NumPy's repeat): expand and reshape."""
     x = flatten(x) if axis is None else x
     axis = 0 if axis is None else as_axis("repeat", x, axis)
-    repeats = as_size("repeat", repeats)
+    repeats = core.as_size("repeat", repeats)
     wide = unsqueeze(x, axis + 1)
     shape = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
     joined = (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
@@ -123,11 +112,11 @@ def repeat(x: Tensor, repeats: Size, axis: int | None = None) -> Tensor:
 def tile(x: Tensor, repeats: Size | Sequence[Size]) -> Tensor:
     """The whole tensor repeated along each dim (NumPy's tile): expand and reshape."""
     given = tuple(repeats) if isinstance(repeats, Sequence) else (repeats,)
-    counts = (1,) * (x.ndim - len(given)) + tuple(as_size("tile", r) for r in given)
+    counts = (1,) * (x.ndim - len(given)) + tuple(core.as_size("tile", r) for r in given)
     sizes = (1,) * (len(counts) - x.ndim) + x.shape
     pairs = list(zip(counts, sizes, strict=True))
     spread = view("reshape", x, tuple(s for _, size in pairs for s in (1, size)))
-    wide = broadcast_to(spread, tuple(s for pair in pairs for s in pair))
+    wide = core.broadcast_to(spread, tuple(s for pair in pairs for s in pair))
     return view("reshape", wide, tuple(r * s for r, s in pairs))
 
 
@@ -155,6 +144,3 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None
             head, tail = split(x, [cut, n - cut], a)
             x = concat([tail, head], a)
     return x
-
-
-__all__ = ["chunk", "concat", "repeat", "roll", "split", "stack", "tile"]

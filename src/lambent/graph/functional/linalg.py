@@ -5,32 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.graph import tensor as core
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bool_
-from lambent.graph.functional.arithmetic import add, equal, less, mul, reciprocal, sqrt, where
+from lambent.graph.functional.arithmetic import rsqrt, where
 from lambent.graph.functional.mathematics import as_float
 from lambent.graph.functional.reducing import softmax
 from lambent.graph.functional.shaping import flatten, mT, permute, unsqueeze
-from lambent.graph.tensor import (
-    Tensor,
-    TensorLike,
-    as_axis,
-    as_tensor,
-    cast,
-    constant,
-    describe,
-    iota,
-    promoted,
-    reduce,
-    view,
-)
+from lambent.graph.tensor import Tensor, TensorLike, as_tensor, constant, describe, iota, view
 
 
 def _contract(x: Tensor, axis: int) -> Tensor:
     """The sum over an axis in the dtype of x; of bools `any`."""
     if x.dtype == bool_ and x.shape[axis] == 0:
         return constant(False, shape=x.shape[:axis] + x.shape[axis + 1 :])
-    return reduce("max_reduce" if x.dtype == bool_ else "sum_reduce", x, axis)
+    return core.reduce("max_reduce" if x.dtype == bool_ else "sum_reduce", x, axis)
 
 
 def matmul(x: TensorLike, y: TensorLike) -> Tensor:
@@ -42,7 +31,7 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         ValueError: a scalar, or inner sizes that differ.
     """
-    a, b = promoted(x, y)
+    a, b = core.promoted(x, y)
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"matmul: needs at least 1 dim, got {describe(a, b)}; use *")
     row, column = a.ndim == 1, b.ndim == 1
@@ -54,7 +43,7 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
             f"{b.shape[-2]} differ; transpose one with .mT"
         )
     try:
-        product = mul(unsqueeze(a, -1), unsqueeze(b, -3))
+        product = unsqueeze(a, -1) * unsqueeze(b, -3)
     except ValueError:
         raise ValueError(f"matmul: the leading dims of {describe(a, b)} do not broadcast") from None
     out = _contract(product, product.ndim - 2)
@@ -71,14 +60,14 @@ def rmatmul(x: Tensor, y: TensorLike) -> Tensor:
 def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
     """x Wᵀ + b with the weight as (out, in), as PyTorch keeps it: `matmul(x, W.mT) + b`."""
     y = matmul(x, mT(as_tensor(weight)))
-    return y if bias is None else add(y, bias)
+    return y if bias is None else y + bias
 
 
 def dot(x: TensorLike, y: TensorLike) -> Tensor:
     """NumPy's dot: the last dim of x with the second last (or only) of y, as one `matmul`."""
-    a, b = promoted(x, y)
+    a, b = core.promoted(x, y)
     if a.ndim == 0 or b.ndim == 0:
-        return mul(a, b)
+        return a * b
     if b.ndim == 1:
         return matmul(a, b)
     lead = a.shape[:-1]
@@ -91,7 +80,7 @@ def dot(x: TensorLike, y: TensorLike) -> Tensor:
 
 def outer(x: TensorLike, y: TensorLike) -> Tensor:
     """All products of two vectors: `x[:, None] · y`; more dims are flattened."""
-    return mul(unsqueeze(flatten(as_tensor(x)), 1), flatten(as_tensor(y)))
+    return unsqueeze(flatten(as_tensor(x)), 1) * flatten(as_tensor(y))
 
 
 def diagonal(x: TensorLike, axis0: int = 0, axis1: int = 1) -> Tensor:
@@ -103,13 +92,13 @@ def diagonal(x: TensorLike, axis0: int = 0, axis1: int = 1) -> Tensor:
         ValueError: the same axis twice, or different sizes.
     """
     x = as_tensor(x)
-    a, b = as_axis("diagonal", x, axis0), as_axis("diagonal", x, axis1)
+    a, b = core.as_axis("diagonal", x, axis0), core.as_axis("diagonal", x, axis1)
     if a == b or x.shape[a] != x.shape[b]:
         raise ValueError(f"diagonal: axes {axis0} and {axis1} of {describe(x)} make no square")
     x = permute(x, [i for i in range(x.ndim) if i not in (a, b)] + [a, b])
     n = x.shape[-1]
-    same = equal(view("reshape", iota(n), (n, 1)), iota(n))
-    return _contract(mul(same, x), x.ndim - 2)
+    same = view("reshape", iota(n), (n, 1)) == iota(n)
+    return _contract(same * x, x.ndim - 2)
 
 
 # ---- einsum ----------------------------------------------------------------------------------
@@ -125,7 +114,7 @@ def einsum(spec: str, *operands: TensorLike) -> Tensor:
         ValueError: a malformed spec, or sizes that differ under one label.
     """
     xs = [as_tensor(x) for x in operands]
-    xs = list(promoted(*xs)) if xs else xs
+    xs = list(core.promoted(*xs)) if xs else xs
     labels, result = _parse(spec, xs)
     pairs = [_without_repeats(x, names) for x, names in zip(xs, labels, strict=True)]
     out, names = pairs[0]
@@ -184,7 +173,7 @@ def _product(spec: str, a: Tensor, an: str, b: Tensor, bn: str, both: str) -> Te
         x = permute(x, [names.index(c) for c in both if c in names])
         sizes = iter(x.shape)
         spread.append(view("reshape", x, tuple(next(sizes) if c in names else 1 for c in both)))
-    return mul(*spread)
+    return spread[0] * spread[1]
 
 
 # ---- attention -------------------------------------------------------------------------------
@@ -208,22 +197,19 @@ def attention(
 
     A query that sees no key gives NaN, as the same formula does in NumPy.
     """
-    q, k, v = (as_float(x) for x in promoted(query, key, value))
+    q, k, v = (as_float(x) for x in core.promoted(query, key, value))
     scores = matmul(q, mT(k))
     d = q.shape[-1]
     if scale is not None or not isinstance(d, Dim):
-        scores = mul(scores, scale if scale is not None else 1 / math.sqrt(d))
+        scores = scores * (scale if scale is not None else 1 / math.sqrt(d))
     else:
-        scores = mul(scores, reciprocal(sqrt(cast(constant(d), q.dtype))))
+        scores = scores * rsqrt(constant(d, q.dtype))
     if causal:
         rows, columns = scores.shape[-2:]
-        seen = less(iota(columns), add(view("reshape", iota(rows), (rows, 1)), 1))
+        seen = iota(columns) < view("reshape", iota(rows), (rows, 1)) + 1
         scores = where(seen, scores, -math.inf)
     if mask is not None:
         mask = as_tensor(mask)
-        bias = where(mask, scores, -math.inf) if mask.dtype == bool_ else add(scores, mask)
-        scores = cast(bias, q.dtype)
+        bias = where(mask, scores, -math.inf) if mask.dtype == bool_ else scores + mask
+        scores = core.cast(bias, q.dtype)
     return matmul(softmax(scores, -1), v)
-
-
-__all__ = ["attention", "diagonal", "dot", "einsum", "linear", "matmul", "outer"]

@@ -8,20 +8,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from lambent.graph.dtypes import float32, float64
-from lambent.graph.functional.arithmetic import (
-    abs,
-    add,
-    clip,
-    div,
-    less,
-    maximum,
-    mul,
-    neg,
-    reciprocal,
-    sign,
-    sub,
-    where,
-)
+from lambent.graph.functional.arithmetic import abs, clip, maximum, sign, where
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, contiguous, unary
 
 P = ParamSpec("P")
@@ -53,7 +40,7 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     """Σ coefficients[i] · x^i, by Horner's rule."""
     out = constant(coefficients[-1], x.dtype, x.shape)
     for c in reversed(coefficients[:-1]):
-        out = add(mul(out, x), c)
+        out = out * x + c
     return out
 
 
@@ -67,7 +54,7 @@ def exp2(x: TensorLike) -> Tensor:
 
 def exp(x: TensorLike) -> Tensor:
     """e^x: `exp2(x · log2 e)`."""
-    return unary("exp2", mul(as_float(x), LOG2E))
+    return unary("exp2", as_float(x) * LOG2E)
 
 
 def log2(x: TensorLike) -> Tensor:
@@ -77,29 +64,28 @@ def log2(x: TensorLike) -> Tensor:
 
 def log(x: TensorLike) -> Tensor:
     """The natural logarithm: `log2(x) · ln 2`."""
-    return mul(unary("log2", x), LN2)
+    return unary("log2", x) * LN2
 
 
 def log10(x: TensorLike) -> Tensor:
     """The logarithm to base 10: `log2(x) · log10 2`."""
-    return mul(unary("log2", x), 0.3010299956639812)
+    return unary("log2", x) * 0.3010299956639812
 
 
 @in_compute_dtype
 def expm1(x: Tensor) -> Tensor:
     """e^x − 1, also near 0, where it is `2t / (1 − t)` with t = tanh(x/2) as a fraction."""
-    p, q = _tanh_fraction(mul(x, 0.5))
-    near = div(mul(p, 2.0), sub(q, p))
-    return where(less(1.2, abs(x)), sub(exp(x), 1.0), near)
+    p, q = _tanh_fraction(x * 0.5)
+    return where(abs(x) > 1.2, exp(x) - 1.0, p * 2.0 / (q - p))
 
 
 @in_compute_dtype
 def log1p(x: Tensor) -> Tensor:
     """log(1 + x), also near 0, where it is `2 atanh(x / (2 + x))` as a series."""
-    s = div(x, add(x, 2.0))
+    s = x / (x + 2.0)
     terms = 17 if x.dtype == float64 else 8
-    near = mul(mul(s, 2.0), polynomial(mul(s, s), [1 / (2 * i + 1) for i in range(terms)]))
-    return where(less(0.5, abs(x)), log(add(x, 1.0)), near)
+    near = s * 2.0 * polynomial(s * s, [1 / (2 * i + 1) for i in range(terms)])
+    return where(abs(x) > 0.5, log(x + 1.0), near)
 
 
 # ---- trigonometric and hyperbolic ------------------------------------------------------------
@@ -112,31 +98,31 @@ def sin(x: TensorLike) -> Tensor:
 
 def cos(x: TensorLike) -> Tensor:
     """The cosine: `1 − 2 sin²(x/2)`, whose argument is exact (absolute error 3e-7 in float32)."""
-    s = sin(mul(as_float(x), 0.5))
-    return sub(1.0, mul(mul(s, s), 2.0))
+    s = sin(as_float(x) * 0.5)
+    return 1.0 - s * s * 2.0
 
 
 def tan(x: TensorLike) -> Tensor:
     """The tangent: `sin(x) / cos(x)`."""
-    return div(sin(x), cos(x))
+    return sin(x) / cos(x)
 
 
 def _tanh_fraction(x: Tensor) -> tuple[Tensor, Tensor]:
     """Numerator and denominator of tanh for |x| ≤ 0.6 (Lambert's continued fraction, cut off)."""
-    z = mul(x, x)
+    z = x * x
     if x.dtype == float64:
         p = polynomial(z, [2027025.0, 270270.0, 6930.0, 36.0])
         q = polynomial(z, [2027025.0, 945945.0, 51975.0, 630.0, 1.0])
     else:
         p, q = polynomial(z, [945.0, 105.0, 1.0]), polynomial(z, [945.0, 420.0, 15.0])
-    return mul(x, p), q
+    return x * p, q
 
 
 @in_compute_dtype
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent: `1 − 2 / (1 + e^2x)`, and a fraction near 0; never overflows."""
-    far = sub(1.0, mul(sigmoid(mul(x, -2.0)), 2.0))
-    return where(less(0.6, abs(x)), far, div(*_tanh_fraction(x)))
+    p, q = _tanh_fraction(x)
+    return where(abs(x) > 0.6, 1.0 - sigmoid(x * -2.0) * 2.0, p / q)
 
 
 _ERF_P = (1.128379139, 0.1935461552, 0.05310190024, 0.00388339369, 2.845674619e-4, 1.98677956e-6)
@@ -146,9 +132,8 @@ _ERF_Q = (1.0, 0.5048583694, 0.1153504607, 0.01520735018, 0.001185584034, 3.7420
 @in_compute_dtype
 def erf(x: Tensor) -> Tensor:
     """The error function: `x · P(x²) / Q(x²)` fitted to |x| < 4, else ±1; off by 4e-7 at most."""
-    z = mul(x, x)
-    near = div(mul(x, polynomial(z, _ERF_P)), polynomial(z, _ERF_Q))
-    return where(less(16.0, z), sign(x), near)
+    z = x * x
+    return where(z > 16.0, sign(x), x * polynomial(z, _ERF_P) / polynomial(z, _ERF_Q))
 
 
 # ---- activations -----------------------------------------------------------------------------
@@ -156,7 +141,7 @@ def erf(x: Tensor) -> Tensor:
 
 def sigmoid(x: TensorLike) -> Tensor:
     """`1 / (1 + e^−x)`; an overflow of e^−x gives the right 0."""
-    return reciprocal(add(exp(neg(as_float(x))), 1.0))
+    return unary("recip", exp(-as_float(x)) + 1.0)
 
 
 def relu(x: TensorLike) -> Tensor:
@@ -167,13 +152,13 @@ def relu(x: TensorLike) -> Tensor:
 def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
     """`where(x < 0, x · slope, x)`."""
     x = as_float(x)
-    return where(less(x, 0), mul(x, negative_slope), x)
+    return where(x < 0, x * negative_slope, x)
 
 
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """`where(x < 0, alpha · expm1(x), x)`."""
     x = as_float(x)
-    return where(less(x, 0), mul(expm1(x), alpha), x)
+    return where(x < 0, expm1(x) * alpha, x)
 
 
 @in_compute_dtype
@@ -184,41 +169,38 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         ValueError: approximate is neither "none" nor "tanh".
     """
     if approximate == "none":
-        return mul(mul(x, 0.5), add(erf(mul(x, math.sqrt(0.5))), 1.0))
+        return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
     if approximate != "tanh":
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
-    cube = mul(mul(x, x), x)
-    return mul(x, sigmoid(mul(add(x, mul(cube, 0.044715)), 2 * math.sqrt(2 / math.pi))))
+    return x * sigmoid((x + x * x * x * 0.044715) * (2 * math.sqrt(2 / math.pi)))
 
 
 def silu(x: TensorLike) -> Tensor:
     """`x · sigmoid(x)`, also known as swish."""
     x = as_float(x)
-    return mul(x, sigmoid(x))
+    return x * sigmoid(x)
 
 
 @in_compute_dtype
 def softplus(x: Tensor) -> Tensor:
     """log(1 + e^x) without overflow: `maximum(x, 0) + log1p(e^−|x|)`."""
-    return add(maximum(x, 0.0), log1p(exp(neg(abs(x)))))
+    return maximum(x, 0.0) + log1p(exp(-abs(x)))
 
 
 @in_compute_dtype
 def mish(x: Tensor) -> Tensor:
     """x · tanh(softplus(x)), with the tanh as a fraction of w = e^−|x|."""
-    w = exp(neg(abs(x)))
-    up, down = add(mul(w, 2.0), 1.0), mul(w, add(w, 2.0))
-    above = div(up, add(up, mul(mul(w, w), 2.0)))
-    below = div(down, add(down, 2.0))
-    return mul(x, where(less(x, 0), below, above))
+    w = exp(-abs(x))
+    up, down = w * 2.0 + 1.0, w * (w + 2.0)
+    return x * where(x < 0, down / (down + 2.0), up / (up + w * w * 2.0))
 
 
 def hardsigmoid(x: TensorLike) -> Tensor:
     """`clip(x + 3, 0, 6) / 6`."""
-    return div(clip(add(as_float(x), 3.0), 0.0, 6.0), 6.0)
+    return clip(as_float(x) + 3.0, 0.0, 6.0) / 6.0
 
 
 def hardswish(x: TensorLike) -> Tensor:
     """`x · clip(x + 3, 0, 6) / 6`."""
     x = as_float(x)
-    return mul(x, hardsigmoid(x))
+    return x * hardsigmoid(x)

@@ -5,41 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
-from lambent.graph.functional.arithmetic import (
-    add,
-    div,
-    greater_equal,
-    invert,
-    isinf,
-    isnan,
-    less,
-    logical_not,
-    logical_or,
-    maximum,
-    mul,
-    neg,
-    sqrt,
-    sub,
-    where,
-)
+from lambent.graph.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
 from lambent.graph.functional.mathematics import as_float, exp, log
 from lambent.graph.functional.shaping import flatten, moveaxis, unsqueeze
-from lambent.graph.tensor import (
-    DTypeLike,
-    Tensor,
-    TensorLike,
-    as_axes,
-    as_axis,
-    as_tensor,
-    cast,
-    constant,
-    describe,
-    iota,
-    reduce,
-    view,
-)
+from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, reduce, view
 
 Axes = int | Sequence[int] | None
 
@@ -59,12 +31,12 @@ def _kept(out: Tensor, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor
 
 
 def sum(
-    x: TensorLike, axis: Axes = None, keepdims: bool = False, dtype: DTypeLike = None
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, dtype: core.DTypeLike = None
 ) -> Tensor:
     """The sum: `sum_reduce`. Bools and integers are summed as int64 unless a dtype is given."""
     x = as_tensor(x)
     x = cast(x, dtype if dtype is not None else x.dtype if x.dtype.is_float else int64)
-    return _over("sum_reduce", x, as_axes("sum", x, axis), keepdims)
+    return _over("sum_reduce", x, core.as_axes("sum", x, axis), keepdims)
 
 
 def max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -74,7 +46,7 @@ def max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
         ValueError: an axis that may be empty.
     """
     x = as_tensor(x)
-    return _over("max_reduce", x, as_axes("max", x, axis), keepdims)
+    return _over("max_reduce", x, core.as_axes("max", x, axis), keepdims)
 
 
 def min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -85,14 +57,14 @@ def min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """
     x = as_tensor(x)
     if x.dtype.is_float:
-        return neg(max(neg(x), axis, keepdims))
+        return -max(-x, axis, keepdims)
     return invert(max(invert(x), axis, keepdims))
 
 
 def any(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True if any element is not 0: the maximum of bools. False where there is none."""
     x = cast(as_tensor(x), bool_)
-    axes = as_axes("any", x, axis)
+    axes = core.as_axes("any", x, axis)
     if 0 in (x.shape[i] for i in axes):
         out = constant(False, shape=tuple(s for i, s in enumerate(x.shape) if i not in axes))
         return _kept(out, x, axes, keepdims)
@@ -108,15 +80,15 @@ def _divided(x: Tensor, of: Tensor, axes: Sequence[int], less_by: float = 0) -> 
     """x / (number of elements of a tensor along axes − less_by), the divisor at least 0."""
     n = math.prod(of.shape[i] for i in axes)
     if isinstance(n, Dim):
-        freedom = sub(constant(n, x.dtype), float(less_by))
-        return div(x, maximum(freedom, 0.0) if less_by else freedom)
-    return div(x, float(n - less_by if n > less_by else 0))
+        freedom = constant(n, x.dtype) - float(less_by)
+        return x / (freedom.maximum(0.0) if less_by else freedom)
+    return x / float(n - less_by if n > less_by else 0)
 
 
 def mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean: `sum / n`, in float32 where x is narrower, so that the sum does not overflow."""
     x = as_float(x)
-    axes = as_axes("mean", x, axis)
+    axes = core.as_axes("mean", x, axis)
     total = sum(cast(x, x.dtype.compute), axes, keepdims)
     return cast(_divided(total, x, axes), x.dtype)
 
@@ -127,10 +99,10 @@ def var(
     """The variance: `sum((x − mean)²) / (n − correction)`, in two passes; 0 is NumPy's correction,
     1 is PyTorch's. Without degrees of freedom it is NaN or inf, as there."""
     x = as_float(x)
-    axes = as_axes("var", x, axis)
+    axes = core.as_axes("var", x, axis)
     wide = cast(x, x.dtype.compute)
-    centred = sub(wide, mean(wide, axes, keepdims=True))
-    total = sum(mul(centred, centred), axes, keepdims)
+    centred = wide - mean(wide, axes, keepdims=True)
+    total = sum(centred * centred, axes, keepdims)
     return cast(_divided(total, x, axes, correction), x.dtype)
 
 
@@ -148,7 +120,7 @@ def prod(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
         ValueError: a symbolic size, whose number of halvings is not known.
     """
     x = as_tensor(x)
-    axes = as_axes("prod", x, axis)
+    axes = core.as_axes("prod", x, axis)
     out = x if x.dtype.is_float else cast(x, int64)
     for axis_ in reversed(axes):
         out = _product(out, axis_)
@@ -159,14 +131,14 @@ def _product(x: Tensor, axis: int) -> Tensor:
     x = moveaxis(x, axis, -1)
     n = x.shape[-1]
     if not isinstance(n, int):
-        raise ValueError(f"prod: axis {axis} of {describe(x)} is symbolic; use exp(sum(log(x)))")
+        raise ValueError(f"prod: axis {axis} of {core.describe(x)}: its size is symbolic")
     if n == 0:
         return constant(1, x.dtype, x.shape[:-1])
     while n > 1:
         half = n // 2
-        pairs = mul(x[..., :half], x[..., half : 2 * half])
+        pairs = x[..., :half] * x[..., half : 2 * half]
         if n % 2:  # the odd one out joins the first pair
-            first = mul(pairs[..., :1], x[..., -1:])
+            first = pairs[..., :1] * x[..., -1:]
             pairs = first if half == 1 else _join(first, pairs[..., 1:])
         x, n = pairs, half
     return view("reshape", x, x.shape[:-1])
@@ -175,16 +147,15 @@ def _product(x: Tensor, axis: int) -> Tensor:
 def _join(a: Tensor, b: Tensor) -> Tensor:
     zeros = [(0, 0)] * (a.ndim - 1)
     left = view("pad", a, (*zeros, (0, b.shape[-1])))
-    return add(left, view("pad", b, (*zeros, (a.shape[-1], 0))))
+    return left + view("pad", b, (*zeros, (a.shape[-1], 0)))
 
 
 def _first(hit: Tensor, axis: int) -> Tensor:
     """The first index with a hit: n − 1 less the greatest distance from the end."""
     n = hit.shape[axis]
     last = constant(n - 1, int64)
-    back = sub(last, iota(n))
-    back = view("reshape", back, tuple(n if i == axis else 1 for i in range(hit.ndim)))
-    return sub(last, reduce("max_reduce", mul(hit, back), axis))
+    back = view("reshape", last - core.iota(n), (n,) + (1,) * (hit.ndim - 1 - axis))
+    return last - reduce("max_reduce", hit * back, axis)
 
 
 def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -197,12 +168,11 @@ def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
         ValueError: an axis that may be empty.
     """
     x = as_tensor(x)
-    at = as_axis("argmax", x, axis) if axis is not None else 0
+    at = core.as_axis("argmax", x, axis) if axis is not None else 0
     flat = flatten(x) if axis is None else x
     best = reduce("max_reduce", flat, at, keepdims=True)
-    hit = greater_equal(flat, best)
-    if x.dtype.is_float:
-        hit = logical_or(hit, isnan(flat))
+    hit = flat >= best
+    hit = hit | isnan(flat) if x.dtype.is_float else hit
     out = _first(hit, at)
     return _kept(out, x, range(x.ndim) if axis is None else (at,), keepdims)
 
@@ -210,16 +180,16 @@ def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
 def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first minimum: `argmax` of −x (of ~x for integers and bools)."""
     x = as_tensor(x)
-    return argmax(neg(x) if x.dtype.is_float else invert(x), axis, keepdims)
+    return argmax(-x if x.dtype.is_float else invert(x), axis, keepdims)
 
 
 def logsumexp(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """log Σ e^x without overflow: `log(sum(exp(x − max))) + max`; ±inf where the maximum is."""
     x = as_float(x)
-    axes = as_axes("logsumexp", x, axis)
+    axes = core.as_axes("logsumexp", x, axis)
     top = max(x, axes, keepdims=True)
-    total = sum(exp(sub(x, top)), axes, keepdims=True)
-    out = where(isinf(top), top, add(log(total), top))
+    total = sum(exp(x - top), axes, keepdims=True)
+    out = where(isinf(top), top, log(total) + top)
     return out if keepdims else view("reshape", out, _dropped(x, axes))
 
 
@@ -230,43 +200,24 @@ def _dropped(x: Tensor, axes: Sequence[int]) -> tuple[Size, ...]:
 def softmax(x: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
     """`e / sum(e)` with `e = exp(x − max(x))`. A row of −inf alone gives NaN."""
     x = as_float(x)
-    e = exp(sub(x, max(x, axis, keepdims=True)))
-    return div(e, sum(e, axis, keepdims=True))
+    e = exp(x - max(x, axis, keepdims=True))
+    return e / sum(e, axis, keepdims=True)
 
 
 def log_softmax(x: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
     """`z − log(sum(exp(z)))` with `z = x − max(x)`."""
     x = as_float(x)
-    z = sub(x, max(x, axis, keepdims=True))
-    return sub(z, log(sum(exp(z), axis, keepdims=True)))
+    z = x - max(x, axis, keepdims=True)
+    return z - log(sum(exp(z), axis, keepdims=True))
 
 
-def cumsum(x: TensorLike, axis: int, dtype: DTypeLike = None) -> Tensor:
+def cumsum(x: TensorLike, axis: int, dtype: core.DTypeLike = None) -> Tensor:
     """Running sums: `sum` over j of x[j] masked by j <= i. Integers are summed as int64."""
     x = as_tensor(x)
     x = cast(x, dtype if dtype is not None else x.dtype if x.dtype.is_float else int64)
-    axis = as_axis("cumsum", x, axis)
+    axis = core.as_axis("cumsum", x, axis)
     last = moveaxis(x, axis, -1)
     n = last.shape[-1]
-    j, i = iota(n), view("reshape", iota(n), (n, 1))
-    out = reduce("sum_reduce", mul(less(j, add(i, 1)), unsqueeze(last, -2)), -1)
+    upto = core.iota(n) < view("reshape", core.iota(n), (n, 1)) + 1
+    out = reduce("sum_reduce", upto * unsqueeze(last, -2), -1)
     return moveaxis(out, -1, axis)
-
-
-__all__ = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "cumsum",
-    "log_softmax",
-    "logsumexp",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "softmax",
-    "std",
-    "sum",
-    "var",
-]

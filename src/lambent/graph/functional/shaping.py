@@ -9,22 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size, maximum, minimum
-from lambent.graph.dtypes import bool_
-from lambent.graph.tensor import (
-    Tensor,
-    as_axes,
-    as_axis,
-    as_size,
-    at_least,
-    binary,
-    broadcast_to,
-    constant,
-    describe,
-    reshape,
-    view,
-    without_hole,
-)
+from lambent.graph.tensor import Tensor, as_axis, at_least, constant, describe, view
 
 
 def permute(x: Tensor, *axes: Any) -> Tensor:
@@ -75,7 +62,7 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
     keep = [isinstance(s, int) and s == -1 for s in given]
     if any(keep[:extra]):
         raise ValueError(f"expand: -1 in a new leading dim of {list(given)}, for {describe(x)}")
-    return broadcast_to(x, [x.shape[i - extra] if keep[i] else s for i, s in enumerate(given)])
+    return core.broadcast_to(x, [x.shape[i - extra] if keep[i] else s for i, s in enumerate(given)])
 
 
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
@@ -91,7 +78,7 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 def unflatten(x: Tensor, axis: int, sizes: Sequence[Size]) -> Tensor:
     """Split one dim into several; one of the sizes may be −1."""
     axis = as_axis("unflatten", x, axis)
-    part = without_hole(f"unflatten of {describe(x)}", x.shape[axis], sizes)
+    part = core.without_hole(f"unflatten of {describe(x)}", x.shape[axis], sizes)
     return view("reshape", x, (*x.shape[:axis], *part, *x.shape[axis + 1 :]))
 
 
@@ -100,7 +87,7 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
     A symbolic dim is never taken for 1.
     """
-    axes = as_axes("squeeze", x, axis)
+    axes = core.as_axes("squeeze", x, axis)
     return view("reshape", x, tuple(s for i, s in enumerate(x.shape) if i not in axes or s != 1))
 
 
@@ -117,7 +104,7 @@ def unsqueeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
     """Reverse the order along the given axes (all by default)."""
-    axes = as_axes("flip", x, axis)
+    axes = core.as_axes("flip", x, axis)
     parts = [(s - 1, -1, s) if i in axes and s != 0 else (0, 1, s) for i, s in enumerate(x.shape)]
     return view("slice", x, tuple(parts)) if axes else x
 
@@ -133,7 +120,7 @@ def pad(x: Tensor, pads: Sequence[tuple[Size, Size]], value: bool | int | float 
     """
     if len(pads) != x.ndim:
         raise ValueError(f"pad: {len(pads)} pairs for the {x.ndim} dims of {describe(x)}")
-    attr = tuple((as_size("pad", low), as_size("pad", high)) for low, high in pads)
+    attr = tuple((core.as_size("pad", low), core.as_size("pad", high)) for low, high in pads)
     if all(p == (0, 0) for p in attr):
         return x
     shape = tuple(low + s + high for s, (low, high) in zip(x.shape, attr, strict=True))
@@ -144,13 +131,7 @@ def pad(x: Tensor, pads: Sequence[tuple[Size, Size]], value: bool | int | float 
     if fill.node is constant(0, x.dtype).node:
         return out
     inside = view("pad", constant(True, shape=x.shape), attr)
-    if x.dtype == bool_:  # True outside: inside implies x
-        return _not(binary("mul", inside, _not(out)))
-    return binary("add", out, binary("mul", _not(inside), fill))
-
-
-def _not(x: Tensor) -> Tensor:
-    return binary("less_than", x, True)
+    return out + ~inside * fill
 
 
 def window(x: Tensor, axis: int, size: Size, stride: Size = 1, dilation: Size = 1) -> Tensor:
@@ -244,20 +225,3 @@ def _clamp(x: Tensor, k: Any, size: Size, low: Size, high: Size, default: Size) 
         raise IndexError(f"getitem: the bound {k} may be negative, in a slice of {describe(x)}")
     at = k + size if isinstance(k, int) and k < 0 else k
     return minimum(maximum(at, low), high)
-
-
-__all__ = [
-    "broadcast_to",
-    "expand",
-    "flatten",
-    "flip",
-    "moveaxis",
-    "pad",
-    "permute",
-    "reshape",
-    "squeeze",
-    "transpose",
-    "unflatten",
-    "unsqueeze",
-    "window",
-]

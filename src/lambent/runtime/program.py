@@ -87,7 +87,7 @@ class Program:
 
     # ---- calling -----------------------------------------------------------------------------
 
-    def __call__(self, **arrays: Any) -> Any:
+    def __call__(self, /, **arrays: Any) -> Any:
         """Run once.
 
         Args:

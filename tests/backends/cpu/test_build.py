@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import importlib.util
+import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,33 @@ def test_a_missing_compiler_names_the_extra(xdg: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BackendError, match=r"pip install 'lambent\[cpu\]'"):
         build.build(TEXT % 47)
+
+
+def test_a_full_temporary_directory_is_a_clear_error(
+    xdg: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "work_dir", lambda: xdg / "missing")
+    with pytest.raises(BackendError, match=r"cannot write temporary files.*set TMPDIR"):
+        build.build(TEXT % 48)
+
+
+def test_the_work_directory_goes_with_its_process_not_with_a_forked_child() -> None:
+    script = """
+import os, sys
+from lambent.backends.cpu import cache
+path = cache.work_dir()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+assert path.is_dir()
+print(path)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60,
+    )  # fmt: skip
+    assert not Path(done.stdout.strip()).exists()
 
 
 def test_threads_may_build_at_once(xdg: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
-from lambent.backends.cpu import assemble, build, calibrate, features, library, measure
+from lambent.backends.cpu import assemble, build, calibrate, features, library, measure, render
+from lambent.backends.cpu.target import for_cpu
 from lambent.kernel.tile import TileProgram
+
+STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
 
 
 class Renderer(Protocol):
@@ -23,16 +25,23 @@ class RenderC:
     """The renderer of tile programs for this CPU."""
 
     def __init__(self) -> None:
-        target = importlib.import_module("lambent.backends.cpu.target")
-        self._render = importlib.import_module("lambent.backends.cpu.render")
         cpu = features.detect()
-        self._target = target.for_cpu(cpu.arch, cpu.vector_bytes)
+        self._target = for_cpu(cpu.arch, cpu.vector_bytes)
 
     def prelude(self) -> str:
-        return str(self._render.PRELUDE(self._target))
+        return render.PRELUDE(self._target)
 
     def render(self, program: TileProgram, name: str) -> str:
-        return str(self._render.render(program, name, self._target))
+        """The kernel's text.
+
+        Raises:
+            ValueError: it cannot be rendered, or its tiles need more than `STACK` bytes.
+        """
+        renderer = render.Renderer(program, name, self._target)
+        text = renderer.text()
+        if renderer.scratch > STACK:
+            raise ValueError(f"tiles of {renderer.scratch} bytes, more than the stack of {STACK}")
+        return text
 
 
 class CpuBackend:

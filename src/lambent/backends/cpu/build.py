@@ -82,9 +82,8 @@ def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
 
 
 def _compile(text: str, extra: tuple[str, ...], limit: float) -> bytes:
-    stem = cache.work_dir() / f"k{os.getpid()}_{next(_serial)}"
-    source, target = stem.with_suffix(".c"), stem.with_suffix(".so")
-    source.write_text(text, encoding="utf-8")
+    source = _fresh(".c", text.encode())
+    target = source.with_suffix(".so")
     command = [
         sys.executable, "-m", "ziglang", "cc", *flags(), *extra, "-o", str(target), str(source),
         *(() if extra else ("-lm", "-lpthread")),
@@ -92,7 +91,7 @@ def _compile(text: str, extra: tuple[str, ...], limit: float) -> bytes:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
-            env=os.environ | _zig_caches(), stdin=subprocess.DEVNULL,
+            env=os.environ | _zig_caches(), stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         if done.returncode or not target.exists():
             raise BuildError(_complaint(done.returncode, done.stdout + done.stderr, text))
@@ -131,6 +130,15 @@ def _complaint(code: int, printed: str, text: str) -> str:
 
 def place(image: bytes) -> Path:
     """A file with a name of its own holding the library (a path loaded twice returns old code)."""
-    path = cache.work_dir() / f"l{os.getpid()}_{next(_serial)}.so"
-    path.write_bytes(image)
+    return _fresh(".so", image)
+
+
+def _fresh(suffix: str, data: bytes) -> Path:
+    try:
+        path = cache.work_dir() / f"k{os.getpid()}_{next(_serial)}{suffix}"
+        path.write_bytes(data)
+    except OSError as error:
+        raise BackendError(
+            f"device 'cpu': cannot write temporary files: {error}; set TMPDIR to a place with room"
+        ) from None
     return path

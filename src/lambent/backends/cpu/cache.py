@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -62,9 +64,11 @@ def write_atomic(path: Path, data: bytes) -> None:
 @functools.cache
 def work_dir() -> Path:
     """A directory of this process for unique file names; removed when the process ends."""
-    holder = tempfile.TemporaryDirectory(prefix="lambent-", ignore_cleanup_errors=True)
-    _keep.append(holder)
-    return Path(holder.name)
+    path, owner = Path(tempfile.mkdtemp(prefix="lambent-")), os.getpid()
 
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a forked child that ends
+            shutil.rmtree(path, ignore_errors=True)
 
-_keep: list[tempfile.TemporaryDirectory[str]] = []
+    atexit.register(remove)
+    return path

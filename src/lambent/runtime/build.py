@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from lambent.backends.base import Assembly, Backend, Call, Place
 from lambent.graph.dim import Size, facts, symbols_in
 from lambent.runtime.memory import Memory, plan_memory
 from lambent.runtime.plan import Plan, Step, check
-from lambent.runtime.program import Manifest, Program, Slot
-from lambent.runtime.sizes import all_symbols, number, plain, unknown
+from lambent.runtime.program import Manifest, Program, Slot, bind
+from lambent.runtime.sizes import all_symbols, number, plain
 
 
 def build(
@@ -108,21 +109,15 @@ def _slots(plan: Plan, names: tuple[str, ...]) -> tuple[Slot, ...]:
 
 
 def _check_determined(manifest: Manifest) -> None:
-    atoms: dict[str, int] = {}
-    sizes = [size for slot in manifest.inputs for size in slot.shape]
-    progress = True
-    while progress:
-        found = [u[0] for u in (unknown(size, atoms) for size in sizes) if u is not None]
-        progress = bool(found)
-        atoms |= dict.fromkeys(found, 1)
-    for symbol in manifest.symbols:
-        if symbol.atom not in atoms:
-            raise ValueError(
-                f"symbol {symbol.name!r} does not follow from the shapes of the inputs; give an "
-                f"input with a dim that is {symbol.name!r} itself"
-            )
-    for slot in manifest.weights:
-        for size in slot.shape:
-            if not isinstance(size, int):
-                raise ValueError(f"weight {slot.name!r}: a weight's shape has no symbols")
-    number(manifest.arena, {s.atom: s.low for s in manifest.symbols})
+    """See that shapes of the inputs give every symbol (tried at the hints, without the facts)."""
+    hints = {s.atom: s.hint for s in manifest.symbols}
+    shapes = [tuple(number(d, hints) for d in slot.shape) for slot in manifest.inputs]
+    try:
+        missing = hints.keys() - bind(replace(manifest, facts=()), shapes).keys()
+    except KeyError as error:
+        missing = {error.args[0]}
+    if missing:
+        raise ValueError(
+            f"symbol {min(missing).partition('/')[0]!r} does not follow from the shapes of the "
+            "inputs; give an input with a dim that is the symbol itself"
+        )

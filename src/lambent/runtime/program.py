@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lambent.backends.base import BackendError, Executable, get
+from lambent.backends.base import Executable, get
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.sizes import Plain, Symbol, number, text, unknown
 
@@ -278,8 +278,8 @@ def bind(manifest: Manifest, shapes: Sequence[tuple[int, ...]]) -> dict[str, int
     """The symbols' atoms that follow from the inputs' shapes.
 
     Raises:
-        ValueError: a shape that does not fit, a size out of range, inputs that disagree, or a
-            declared fact that does not hold.
+        KeyError: the shapes do not determine a symbol.
+        ValueError: a shape that does not fit, a size out of range, or inputs that disagree.
     """
     dims = [
         (slot, i, size, got)
@@ -288,49 +288,42 @@ def bind(manifest: Manifest, shapes: Sequence[tuple[int, ...]]) -> dict[str, int
     ]
     symbols = {s.atom: s for s in manifest.symbols}
     atoms: dict[str, int] = {}
-    sources: dict[str, str] = {}
-    progress = True
-    while progress:
-        progress = False
-        for slot, i, size, got in dims:
-            found = unknown(size, atoms)
-            if found is None:
-                continue
-            atom, c, rest = found
-            value, odd = divmod(got - rest, c)
-            where = f"input {slot.name!r}: dim {i} is {got}"
-            one = symbols[atom]
-            if odd:
-                many = f" with {one.name} a multiple of {one.multiple}" if one.multiple > 1 else ""
-                raise ValueError(f"{where}, which cannot be {text(size)}{many}")
-            if not one.low <= value <= one.high:
-                low, at, high = (v * one.multiple for v in (one.low, value, one.high))
-                raise ValueError(
-                    f"{where}, so {one.name} = {at}, which is out of its range {low} … {high}"
-                )
-            atoms[atom], progress = value, True
-            sources[atom] = f"{one.name} = {value * one.multiple} from dim {i} of {slot.name!r}"
-    _check_shapes(dims, atoms, sources)
-    for fact in manifest.facts:
-        if number(fact, atoms) < 0:
-            raise ValueError(f"assumed {text(fact)} >= 0, which fails at {_show(sources)}")
-    return atoms
-
-
-def _check_shapes(
-    dims: Sequence[tuple[Slot, int, Plain, int]], atoms: dict[str, int], sources: dict[str, str]
-) -> None:
+    sources: list[str] = []
+    while any(_solve(dim, symbols, atoms, sources) for dim in dims):
+        pass
     for slot, i, size, got in dims:
         want = number(size, atoms)
         if got != want:
-            why = "" if isinstance(size, int) else f" = {text(size)} ({_show(sources)})"
+            why = "" if isinstance(size, int) else f" = {text(size)} ({', '.join(sources)})"
             raise ValueError(
                 f"input {slot.name!r}: dim {i} is {got}, expected {want}{why}; its shape is {slot}"
             )
+    for fact in manifest.facts:
+        if number(fact, atoms) < 0:
+            raise ValueError(f"assumed {text(fact)} >= 0, which fails at {', '.join(sources)}")
+    return atoms
 
 
-def _show(sources: Mapping[str, str]) -> str:
-    return ", ".join(sources[name] for name in sorted(sources))
-
-
-__all__ = ["BackendError", "Manifest", "Program", "Slot", "bind"]
+def _solve(
+    dim: tuple[Slot, int, Plain, int],
+    symbols: Mapping[str, Symbol],
+    atoms: dict[str, int],
+    sources: list[str],
+) -> bool:
+    """Learn an atom from a dim that is linear in one unknown atom; False if it is not."""
+    slot, i, size, got = dim
+    found = unknown(size, atoms)
+    if found is None:
+        return False
+    atom, c, rest = found
+    value, odd = divmod(got - rest, c)
+    where, s = f"input {slot.name!r}: dim {i} is {got}", symbols[atom]
+    if odd:
+        many = f" with {s.name} a multiple of {s.multiple}" if s.multiple > 1 else ""
+        raise ValueError(f"{where}, which cannot be {text(size)}{many}")
+    if not s.low <= value <= s.high:
+        low, at, high = (v * s.multiple for v in (s.low, value, s.high))
+        raise ValueError(f"{where}, so {s.name} = {at}, which is out of its range {low} … {high}")
+    atoms[atom] = value
+    sources.append(f"{s.name} = {value * s.multiple} from dim {i} of {slot.name!r}")
+    return True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lambent.graph.dim import Dim, Size, representative, show, symbol_range, symbols_in, terms_of
+from lambent.graph.dim import Size, show, symbol_hint, symbol_range, symbols_in, terms_of
 
 Plain = int | dict[str, Any]
 _OPS: dict[str, Callable[[int, int], int]] = {"div": lambda a, b: a // b, "min": min, "max": max}
@@ -34,15 +34,6 @@ class Symbol:
     @property
     def multiple(self) -> int:
         return int(self.atom.partition("/")[2] or 1)
-
-
-def symbol(atom: str) -> Symbol:
-    """What is declared of an atom."""
-    low, high = symbol_range(atom)
-    name, _, multiple = atom.partition("/")
-    hint = representative(Dim(name, low * int(multiple or 1), high * int(multiple or 1),
-                              multiple=int(multiple or 1)))  # fmt: skip
-    return Symbol(atom, low, high, hint // int(multiple or 1))
 
 
 def plain(size: Size) -> Plain:
@@ -92,4 +83,4 @@ def unknown(size: Plain, atoms: Mapping[str, int]) -> tuple[str, int, int] | Non
 def all_symbols(sizes: Sequence[Size]) -> tuple[Symbol, ...]:
     """The atoms of the sizes, by name."""
     names = frozenset[str]().union(*map(symbols_in, sizes))
-    return tuple(symbol(name) for name in sorted(names))
+    return tuple(Symbol(atom, *symbol_range(atom), symbol_hint(atom)) for atom in sorted(names))

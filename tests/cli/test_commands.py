@@ -15,6 +15,7 @@ import pytest
 from conftest import EXPLAIN, Call, StandIn, document
 
 import lambent
+from lambent import compiler
 from lambent.runtime import save
 
 EXPLAIN_KEYS = [
@@ -90,7 +91,7 @@ def test_a_wrong_result_is_code_1(call: Call, small: Any, monkeypatch: Any) -> N
     def compile(graph: Any, **how: Any) -> StandIn:
         return StandIn(graph, off=0.1)
 
-    monkeypatch.setattr(lambent, "compile", compile)
+    monkeypatch.setattr(compiler, "compile", compile)
     code, out, err = call("bench", "softmax", "--against", "numpy", "--json")
     assert code == 1 and document(out)[0]["error"] > 1e-4 and "wrong result: softmax" in err
 
@@ -151,7 +152,7 @@ def test_interrupted_is_130(call: Call, small: Any, monkeypatch: Any) -> None:
     def compile(graph: Any, **how: Any) -> StandIn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lambent, "compile", compile)
+    monkeypatch.setattr(compiler, "compile", compile)
     code, out, err = call("explain", "gelu", "--json")
     assert code == 130 and not out and one_line(err)
 

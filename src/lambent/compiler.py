@@ -22,7 +22,7 @@ from lambent.search.driver import Progress, Work, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-WHOLE = 0.05  # the share of the budget for timing whole programs
+FINISH = 0.1  # the share of the budget for building and timing whole programs
 
 
 def compile(
@@ -67,8 +67,8 @@ def compile(
     db = Database(cache_dir(), backend.device_key())
     try:
         found = search(
-            works, backend, budget=budget * (1 - WHOLE), db=db, seed=seed, symbols=symbols,
-            progress=_line if progress is True and sys.stderr.isatty() else progress or None,
+            works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
+            progress=_listener(progress),
             clock=clock, stop_gap=stop_gap,
         )  # fmt: skip
     finally:
@@ -76,7 +76,7 @@ def compile(
     options = variants(found, [s.key for s in segments])
     plans = [plan_of(nodes, instances, o) for o in options]
     programs = [build(p, backend, form=form) for p in plans]
-    times = time_whole(programs, plans[0], symbols, min(1.0, budget * WHOLE))
+    times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
     best = min(range(len(options)), key=lambda i: (times[i], i))
     told = report(
         backend, plans[best], options[best], instances, found, programs[best], times[best]
@@ -88,12 +88,10 @@ def _outputs(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:
     """The outputs as a list, and how the program returns them."""
     if isinstance(given, Tensor):
         return [given], "one"
+    form: str | tuple[str, ...] = "tuple"
+    tensors = list(given) if isinstance(given, Sequence) else []
     if isinstance(given, Mapping):
         tensors, form = list(given.values()), tuple(map(str, given))
-    elif isinstance(given, Sequence):
-        tensors, form = list(given), "tuple"
-    else:
-        tensors, form = [], ""
     if not tensors or not all(isinstance(t, Tensor) for t in tensors):
         raise TypeError(f"compile: expected a Tensor, or several in a list or dict, not {given!r}")
     return tensors, form
@@ -119,12 +117,11 @@ def _symbols(nodes: Sequence[Node]) -> dict[str, int]:
 def _graph_report(saturated: Mapping[str, Saturated]) -> dict[str, Any]:
     stats = [s.stats for s in saturated.values()]
     rules: dict[str, int] = {}
-    for s in stats:
-        for name, applied in s.rules.items():
-            rules[name] = rules.get(name, 0) + applied
     programs = 1
     for s in saturated.values():
         programs *= count_programs(s)
+        for name, applied in s.stats.rules.items():
+            rules[name] = rules.get(name, 0) + applied
     return {
         "e_classes": sum(s.e_classes for s in stats),
         "e_nodes": sum(s.e_nodes for s in stats),
@@ -150,6 +147,14 @@ def count_programs(saturated: Saturated, most: int = 10**60) -> int:
     for r in saturated.roots:
         product = min(most, product * max(1, count[r.cls]))
     return product
+
+
+def _listener(
+    progress: bool | Callable[[Progress], None],
+) -> Callable[[Progress], None] | None:
+    if not isinstance(progress, bool):
+        return progress
+    return _line if progress and sys.stderr.isatty() else None
 
 
 _last = [0.0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,12 @@ from lambent.graph.dim import (
     values_in,
 )
 from lambent.graph.dtypes import DType, float32
-from lambent.kernel.kernel import Kernel
+from lambent.kernel.kernel import Buffer, Kernel
 from lambent.search.space import TRANSCENDENTAL, Prices
 
 MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
+FREE = frozenset(("in", "const", "inf", "nan", "val", "mask", "cast", "not"))  # cost nothing
+INDEX = frozenset(("val", "less", "eq", "mask", "not", "const", "add", "mul", "mod"))
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
 
@@ -51,107 +53,125 @@ def prices(calibration: Calibration, total_bytes: float) -> Prices:
     return Prices(2 / flops, 1 / flops, MATH / flops, byte, calibration.launch)
 
 
-def bound(kernel: Kernel, calibration: Calibration) -> float:
-    """Optimistic seconds of a kernel at the representative sizes; 0 if it runs once, at load."""
-    if kernel.weights_only:
-        return 0.0
-    return max(work_time(kernel, calibration), byte_time(kernel, calibration)) + calibration.launch
+@dataclass(slots=True)
+class Bounder:
+    """Bounds of the kernels of one e-graph: they share terms, and a term is priced once."""
 
+    calibration: Calibration
+    extents: Mapping[int, Size]
+    sizes: dict[int, int] = field(default_factory=dict)
+    priced: dict[Term, tuple[frozenset[int], float]] = field(default_factory=dict)
+    kept: dict[Term, float] = field(default_factory=dict)
+    regions: dict[Term, float] = field(default_factory=dict)
 
-def loosen(calibration: Calibration, factor: float) -> Calibration:
-    """The calibration with every rate higher by a factor (> 1): after a bound was beaten."""
-    return replace(
-        calibration,
-        flops={k: v * factor for k, v in calibration.flops.items()},
-        levels=tuple((size, bw * factor) for size, bw in calibration.levels),
-        launch=calibration.launch / factor,
-    )
+    def bound(self, kernel: Kernel) -> float:
+        """Optimistic seconds of a kernel at the representative sizes; 0 if it runs at load."""
+        if kernel.weights_only:
+            return 0.0
+        terms = list(walk(*(o.term for o in kernel.outputs)))
+        moved = byte_time(self.footprint(kernel, terms), self.calibration)
+        return max(self.work_time(terms), moved) + self.calibration.launch
 
+    def size(self, a: int) -> int:
+        if a not in self.sizes:
+            self.sizes[a] = representative(self.extents[a])
+        return self.sizes[a]
 
-# ---- work ------------------------------------------------------------------------------------
+    def volume(self, axes: Iterable[int]) -> float:
+        return float(math.prod(self.size(a) for a in axes))
 
+    # ---- work ----
 
-def work_time(kernel: Kernel, calibration: Calibration) -> float:
-    """Seconds of the kernel's arithmetic, every distinct term once, void tiles left out."""
-    sizes = {a: representative(e) for a, e in kernel.extents.items()}
-    roots = [o.term for o in kernel.outputs]
-    terms = list(walk(*roots))
-    shares = _shares(terms, sizes)
-    folded = _fused_products(terms)
-    seconds = 0.0
-    for t in terms:
+    def work_time(self, terms: list[Term]) -> float:
+        """Seconds of arithmetic, every distinct term once, without the points that a mask voids."""
+        shares = self.shares(terms)
+        seconds = 0.0
+        for t in terms:
+            axes, own = self.priced.get(t) or self.price(t)
+            if own:
+                seconds += own * min((f for a, f in shares if a <= axes), default=1.0)
+        return seconds
+
+    def price(self, t: Term) -> tuple[frozenset[int], float]:
         axes = t.free | t.axes
-        count = _volume(axes, sizes) * _share(axes, shares)
-        seconds += count * _operations(t, folded, sizes) / rate(calibration, t.dtype)
-    return seconds
+        operations = self.operations(t)
+        seconds = operations and self.volume(axes) * operations / rate(self.calibration, t.dtype)
+        self.priced[t] = (axes, seconds)
+        return self.priced[t]
+
+    def operations(self, t: Term) -> float:
+        """Operations for each point of a term's space; a product and its sum: an FMA, two."""
+        if t.op in FREE:
+            return 0.0
+        if t.op in TRANSCENDENTAL:
+            return MATH
+        if t.op in ("fold", "part"):  # maximum, difference and exp2 where a varies
+            a = t.kids[0]
+            return 1.0 + self.volume(a.free | t.axes) / self.volume(t.free | t.axes) * MATH
+        return 1.0
+
+    def shares(self, terms: list[Term]) -> list[tuple[frozenset[int], float]]:
+        """Per mask over indices alone: its axes, and the share of points that it keeps."""
+        conditions = dict.fromkeys(
+            t.kids[0] for t in terms if t.op == "mask" and t.kids[1].op not in FREE
+        )
+        for c in conditions:
+            if c not in self.kept:
+                self.kept[c] = self.fraction(c) if c.free and _index_only(c) else 1.0
+        return [(c.free, self.kept[c]) for c in conditions if self.kept[c] < 1.0]
+
+    def fraction(self, cond: Term) -> float:
+        """The share of points where a condition holds, on a grid of SAMPLES points an axis."""
+        axes = sorted(cond.free)
+        if len(axes) > 3:
+            return 0.0
+        points = [np.linspace(0, self.size(a) - 1, SAMPLES).round().astype(np.int64) for a in axes]
+        grid = dict(zip(axes, np.meshgrid(*points, indexing="ij"), strict=True))
+        known: dict[Term, Any] = {}
+        for t in walk(cond):
+            known[t] = _evaluate(t, [known[k] for k in t.kids], grid)
+        return 0.95 * float(np.mean(np.broadcast_to(known[cond], [SAMPLES] * len(axes))))
+
+    # ---- bytes ----
+
+    def footprint(self, kernel: Kernel, terms: list[Term]) -> float:
+        """Bytes that a kernel reads and writes at least: of each buffer its largest access."""
+        most: dict[str, float] = {}
+        for t in terms:
+            if t.op == "in":
+                if t not in self.regions:
+                    self.regions[t] = self.region(t.args[1])
+                most[t.args[0]] = max(most.get(t.args[0], 0.0), self.regions[t])
+        total = 0.0
+        for b in kernel.inputs:
+            total += min(most.get(b.name, 0.0), _elements(b)) * b.dtype.itemsize
+        return total + sum(_elements(o.buffer) * o.buffer.dtype.itemsize for o in kernel.outputs)
+
+    def region(self, index: tuple[Size, ...]) -> float:
+        """Elements that an access touches at least: a gathered dim may always be the same one."""
+        return math.prod(self.volume(axes_in(i)) for i in index if not values_in(i))
 
 
-def _volume(axes: Iterable[int], sizes: Mapping[int, int]) -> float:
-    return float(math.prod(sizes[a] for a in axes))
+def bound(kernel: Kernel, calibration: Calibration) -> float:
+    """Optimistic seconds of one kernel."""
+    return Bounder(calibration, kernel.extents).bound(kernel)
 
 
-def _operations(t: Term, folded: set[Term], sizes: Mapping[int, int]) -> float:
-    """Operations for each point of a term's iteration space."""
-    if t.op in ("in", "const", "inf", "nan", "val") or t in folded:
-        return 0.0
-    if t.op in TRANSCENDENTAL:
-        return MATH
-    if t.op in (
-        "fold",
-        "part",
-    ):  # maximum, difference and exp2 where a varies; a product everywhere
-        a = t.kids[0]
-        inner = _volume(a.free | t.axes, sizes) / _volume(t.free | t.axes, sizes)
-        return 1.0 + inner * MATH
-    return 1.0
+def byte_time(size: float, calibration: Calibration) -> float:
+    """Seconds to move so many bytes once, from the nearest levels that hold them."""
+    left, seconds = size, 0.0
+    for capacity, bandwidth in calibration.levels[:-1]:
+        part = min(left, float(capacity))
+        left, seconds = left - part, seconds + part / bandwidth
+    return seconds + left / calibration.levels[-1][1]
 
 
-def _fused_products(terms: list[Term]) -> set[Term]:
-    """Products that a sum takes at once: the multiplication is half of an FMA of two operations.
-
-    A map counts one operation at the FMA rate's two a cycle, so a product and its sum count two
-    together, at any shape; what is left out is a scale of masks, which costs nothing.
-    """
-    return {t for t in terms if t.op in ("mask", "cast", "not")}
-
-
-def _shares(terms: list[Term], sizes: Mapping[int, int]) -> list[tuple[frozenset[int], float]]:
-    """Per mask over indices alone: its axes, and the share of points that it keeps."""
-    found: dict[Term, tuple[frozenset[int], float]] = {}
-    for t in terms:
-        if t.op == "mask" and t.kids[1].op not in ("const", "inf", "nan"):
-            cond = t.kids[0]
-            if cond not in found and cond.free and _index_only(cond):
-                found[cond] = (cond.free, _fraction(cond, sizes))
-    return list(found.values())
-
-
-def _share(axes: frozenset[int], shares: list[tuple[frozenset[int], float]]) -> float:
-    return min((f for a, f in shares if a <= axes), default=1.0)
+def _elements(b: Buffer) -> int:
+    return math.prod(representative(d) for d in b.shape)
 
 
 def _index_only(t: Term) -> bool:
-    return all(u.op in ("val", "less", "eq", "mask", "not", "const", "add", "mul", "mod")
-               and not any(values_in(i) for i in u.indices) for u in walk(t))  # fmt: skip
-
-
-def _fraction(cond: Term, sizes: Mapping[int, int]) -> float:
-    """The share of points where a condition holds, on a grid of at most SAMPLES points an axis."""
-    axes = sorted(cond.free)
-    points = [
-        np.unique(np.linspace(0, sizes[a] - 1, SAMPLES).round().astype(np.int64)) for a in axes
-    ]
-    grid = (
-        dict(zip(axes, np.meshgrid(*points, indexing="ij"), strict=True)) if len(axes) < 4 else {}
-    )
-    if not grid:
-        return 0.0
-    known: dict[Term, Any] = {}
-    for t in walk(cond):
-        known[t] = _evaluate(t, [known[k] for k in t.kids], grid)
-    return 0.95 * float(
-        np.mean(np.broadcast_to(np.asarray(known[cond]), next(iter(grid.values())).shape))
-    )
+    return all(u.op in INDEX and not any(values_in(i) for i in u.indices) for u in walk(t))
 
 
 def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
@@ -167,40 +187,11 @@ def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
     return f(*kids)
 
 
-# ---- bytes -----------------------------------------------------------------------------------
-
-
-def byte_time(kernel: Kernel, calibration: Calibration) -> float:
-    """Seconds to move every byte once, from the nearest levels that hold them all."""
-    left, seconds = footprint(kernel), 0.0
-    for size, bandwidth in calibration.levels[:-1]:
-        part = min(left, float(size))
-        left, seconds = left - part, seconds + part / bandwidth
-    return seconds + left / calibration.levels[-1][1]
-
-
-def footprint(kernel: Kernel) -> float:
-    """Bytes that a kernel reads and writes at least: of each buffer its largest access."""
-    sizes = {a: representative(e) for a, e in kernel.extents.items()}
-    most: dict[str, float] = {}
-    for t in walk(*(o.term for o in kernel.outputs)):
-        if t.op == "in":
-            most[t.args[0]] = max(most.get(t.args[0], 0.0), _region(t.args[1], sizes))
-    total = 0.0
-    for b in kernel.inputs:
-        whole = math.prod(representative(d) for d in b.shape)
-        total += min(most.get(b.name, 0.0), whole) * b.dtype.itemsize
-    for o in kernel.outputs:
-        total += math.prod(representative(d) for d in o.buffer.shape) * o.buffer.dtype.itemsize
-    return total
-
-
-def _region(index: tuple[Size, ...], sizes: Mapping[int, int]) -> float:
-    """Elements that an access touches at least: a gathered dim may always be the same one."""
-    return math.prod(
-        min(_volume(axes_in(i), sizes), _span(i, sizes)) for i in index if not values_in(i)
+def loosen(calibration: Calibration, factor: float) -> Calibration:
+    """The calibration with every rate higher by a factor (> 1): after a bound was beaten."""
+    return replace(
+        calibration,
+        flops={k: v * factor for k, v in calibration.flops.items()},
+        levels=tuple((size, bw * factor) for size, bw in calibration.levels),
+        launch=calibration.launch / factor,
     )
-
-
-def _span(index: Size, sizes: Mapping[int, int]) -> float:
-    return _volume(axes_in(index), sizes)

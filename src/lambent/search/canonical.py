@@ -24,38 +24,49 @@ from lambent.graph.dim import (
 from lambent.kernel.kernel import Buffer, Kernel, Output
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Canonical:
-    """`buffers`: the place's own buffers, outputs then inputs, in the order of the kernel's."""
+    """`text` is the identity; `buffers` the place's own, outputs then inputs, as in the kernel."""
 
-    kernel: Kernel
+    given: Kernel
     text: str
     buffers: tuple[Buffer, ...]
+    _axes: dict[int, int]
+    _names: dict[str, str]
+    _kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel over axes 0, 1, … and buffers o0, …, i0, … (made on first use)."""
+        if self._kernel is None:
+            self._kernel = _rebuilt(self)
+        return self._kernel
 
 
 def canonical(kernel: Kernel) -> Canonical:
-    """The kernel over axes 0, 1, … and buffers o0, …, i0, … in order of appearance."""
+    """Number the axes and name the buffers of a kernel in order of appearance."""
     order = list(walk(*(o.term for o in kernel.outputs)))
     axes = _axes(kernel, order)
-    extents = {new: kernel.extents[old] for old, new in axes.items()}
     given = {b.name: b for b in kernel.inputs}
     names: dict[str, str] = {}
     for t in order:
         if t.op == "in":
             names.setdefault(t.args[0], f"i{len(names)}")
-    inputs = tuple(given[n] for n in names)
-    built = _Rebuilt(axes, names)
-    terms = [built.term(t) for t in order]
-    memo = dict(zip(order, terms, strict=True))
+    buffers = (*(o.buffer for o in kernel.outputs), *(given[n] for n in names))
+    return Canonical(kernel, _text(kernel, order, axes, names, buffers), buffers, axes, names)
+
+
+def _rebuilt(form: Canonical) -> Kernel:
+    kernel = form.given
+    built = _Rebuilt(form._axes, form._names)
+    memo = {t: built.term(t) for t in walk(*(o.term for o in kernel.outputs))}
     outputs = tuple(
-        Output(
-            _named(o.buffer, f"o{i}"), tuple(built.index(e) for e in o.index), memo[o.term]
-        )
+        Output(_named(o.buffer, f"o{i}"), tuple(built.index(e) for e in o.index), memo[o.term])
         for i, o in enumerate(kernel.outputs)
-    )  # fmt: skip
-    renamed = tuple(_named(b, names[b.name]) for b in inputs)
-    found = Kernel(outputs, renamed, extents)
-    return Canonical(found, _text(found, terms), (*(o.buffer for o in kernel.outputs), *inputs))
+    )
+    inputs = form.buffers[len(kernel.outputs) :]
+    renamed = tuple(_named(b, form._names[b.name]) for b in inputs)
+    return Kernel(outputs, renamed, {new: kernel.extents[old] for old, new in form._axes.items()})
 
 
 def _named(b: Buffer, name: str) -> Buffer:
@@ -115,31 +126,47 @@ class _Rebuilt:
         return None
 
 
-def _text(kernel: Kernel, terms: list[Term]) -> str:
-    lines = []
-    sizes: list[Size] = list(kernel.extents.values())
-    for b in (*(o.buffer for o in kernel.outputs), *kernel.inputs):
-        sizes += b.shape
-        kind = " weight" if b.weight else ""
-        lines.append(f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]{kind}")
-    lines += [f"a{a} < {e}" for a, e in kernel.extents.items()]
-    number = {t: i for i, t in enumerate(dict.fromkeys(terms))}
-    for t, i in number.items():
-        args = ", ".join(_argument(a) for a in t.args)
+def _text(
+    kernel: Kernel,
+    order: list[Term],
+    axes: dict[int, int],
+    names: dict[str, str],
+    buffers: tuple[Buffer, ...],
+) -> str:
+    """Everything that lowering and rendering look at, one fact a line."""
+    number = {t: i for i, t in enumerate(order)}
+    sizes: set[Size] = {*kernel.extents.values()}
+
+    def size(e: Size) -> str:
+        if isinstance(e, int):
+            return str(e)
+        sizes.add(e)
+        return "+".join(sorted(f"{c}{''.join(f'*{atom(a)}^{p}' for a, p in m)}"
+                               for c, m in terms_of(e)))  # fmt: skip
+
+    def atom(a: Atom) -> str:
+        if a.kind == "axis":
+            return f"a{axes[a.args[0]]}"
+        if a.kind == "value":
+            return f"v{number[a.args[0]]}"
+        return a.args[0] if a.kind == "symbol" else f"{a.kind}({','.join(map(size, a.args))})"
+
+    def argument(t: Term) -> str:
+        if t.op == "in":
+            return f"{names[t.args[0]]}[{','.join(map(size, t.args[1]))}]"
+        if t.axes:
+            return "{" + ",".join(f"a{axes[i]}" for i in sorted(t.axes, key=axes.__getitem__)) + "}"
+        return size(t.args[0]) if t.op == "val" else " ".join(map(str, t.args))
+
+    lines = [
+        f"{b.dtype.name}[{','.join(map(size, b.shape))}]{' weight' if b.weight else ''}"
+        for b in buffers
+    ]
+    lines += [f"a{new}<{size(kernel.extents[old])}" for old, new in axes.items()]
+    for t in order:
         kids = " ".join(f"v{number[k]}" for k in t.kids)
-        lines.append(f"v{i} = {t.op} {t.dtype.name} ({args}) {kids}")
-        sizes += t.indices
-    for o in kernel.outputs:
-        lines.append(f"{o.buffer.name}[{', '.join(map(str, o.index))}] = v{number[o.term]}")
-        sizes += o.index
-    for s in sorted(frozenset[str]().union(*map(symbols_in, sizes))):
-        lines.append("{} in {}..{}".format(s, *symbol_range(s)))
+        lines.append(f"v{number[t]}={t.op} {t.dtype.name} {argument(t)} {kids}")
+    lines += [f"[{','.join(map(size, o.index))}]=v{number[o.term]}" for o in kernel.outputs]
+    symbols = frozenset[str]().union(*map(symbols_in, sizes))
+    lines += ["{} in {}..{}".format(s, *symbol_range(s)) for s in sorted(symbols)]
     return "\n".join(lines)
-
-
-def _argument(a: object) -> str:
-    if isinstance(a, frozenset):
-        return "{" + ",".join(f"a{i}" for i in sorted(a)) + "}"
-    if isinstance(a, tuple):
-        return "[" + ", ".join(map(str, a)) + "]"
-    return str(a)

@@ -20,7 +20,7 @@ from lambent.backends.base import Calibration
 from lambent.graph.dim import representative
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import TileProgram
-from lambent.search.bound import bound, loosen, prices
+from lambent.search.bound import Bounder, loosen, prices
 from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Option, Problem, diverse, solve
 from lambent.search.database import Database
@@ -28,9 +28,9 @@ from lambent.search.enumerate import Candidates, enumerate_kernels
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
-FIRST = 4  # schedules of a kernel measured for the first time
-FUSED = 8  # the same with several reductions inside: they need other tiles than each alone
-KERNELS = 8  # new kernels a step
+FIRST = 2  # schedules of a kernel measured for the first time
+FUSED = 4  # the same with several reductions inside: they need other tiles than each alone
+KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 PATIENCE = 3  # tuning steps of a kernel without a gain, after which it is left alone
 PRIOR = {0: 1.5, 1: 1.5, 2: 2.0}  # measured over bound, by reductions inside, before any is known
@@ -122,12 +122,17 @@ def region(work: Work, calibration: Calibration, clock: Clock, keep: int = 24) -
         options = tuple(Option(c.root, c.leaves) for c in found.candidates)
         outputs = tuple(i for i, s in enumerate(found.stored) if s.output)
         forms = [canonical(c.kernel) for c in found.candidates]
-        bounds = [bound(c.kernel, calibration) for c in found.candidates]
+        bounds = _bounds(work, found, calibration)
         inside = [
             sum(t.op in REDUCTIONS for t in walk(*(o.term for o in c.kernel.outputs)))
             for c in found.candidates
         ]
     return Region(work, found, Problem(options, outputs), forms, bounds, inside)
+
+
+def _bounds(work: Work, found: Candidates, calibration: Calibration) -> list[float]:
+    bounder = Bounder(calibration, work.saturated.extents)
+    return [bounder.bound(c.kernel) for c in found.candidates]
 
 
 def total_bytes(saturated: Saturated) -> float:
@@ -220,7 +225,8 @@ class _Driver:
             r.done = True
             return
         before = {t.form.text: t.best() for t, _ in tuned}
-        self.bench.measure([*wanted, *tuned])
+        deadline = None if r.best is None else self.budget
+        self.bench.measure([*wanted, *tuned], deadline=deadline)
         for t, _ in tuned:
             old, now = before[t.form.text], t.best()
             gain = old is None or (now is not None and now[1] < 0.98 * old[1])
@@ -273,7 +279,7 @@ class _Driver:
             self.void = factor > 1.02 or self.void
             self.calibration = loosen(self.calibration, factor * 1.01)
             for r in self.regions:
-                r.bounds = [bound(c.kernel, self.calibration) for c in r.found.candidates]
+                r.bounds = _bounds(r.work, r.found, self.calibration)
                 r.lower = 0.0
 
     # ---- costs of candidates ----

@@ -26,6 +26,7 @@ from lambent.search.canonical import Canonical
 from lambent.search.database import Database, sizes_text
 
 BATCH = 12  # schedules compiled together
+REPEATS = 5  # timed runs of a schedule that may be the best
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -148,8 +149,10 @@ class Bench:
                 tuned.programs[schedule] = lower(tuned.form.kernel, read_schedule(schedule))
         return tuned.programs[schedule]
 
-    def measure(self, wanted: Sequence[tuple[Tuned, int]], *, repeats: int = 5) -> None:
-        """Try so many new schedules of each kernel."""
+    def measure(
+        self, wanted: Sequence[tuple[Tuned, int]], *, deadline: float | None = None
+    ) -> None:
+        """Try so many new schedules of each kernel, until the clock shows the deadline."""
         jobs: list[tuple[Tuned, str]] = []
         for tuned, count in wanted:
             for schedule in tuned.proposals(count):
@@ -163,20 +166,22 @@ class Bench:
         size = min(BATCH, max(1, -(-len(jobs) // 2)))
         batches = [jobs[i : i + size] for i in range(0, len(jobs), size)]
         for pair in (batches[i : i + 2] for i in range(0, len(batches), 2)):
-            self._run(pair, repeats)
+            if deadline is not None and self.clock.elapsed() >= deadline:
+                break
+            self._run(pair)
 
-    def _run(self, batches: list[list[tuple[Tuned, str]]], repeats: int) -> None:
+    def _run(self, batches: list[list[tuple[Tuned, str]]]) -> None:
         """Compile side by side, then measure with nothing else running."""
         programs = [[self.program(t, s) for t, s in batch] for batch in batches]
         with self.clock.phase("compile"), ThreadPoolExecutor(2) as pool:
             built = list(pool.map(self.backend.compile, programs))
         for batch, library in zip(batches, built, strict=True):
             try:
-                self._time(batch, library, repeats)
+                self._time(batch, library)
             finally:
                 library.close()
 
-    def _time(self, batch: list[tuple[Tuned, str]], library: Any, repeats: int) -> None:
+    def _time(self, batch: list[tuple[Tuned, str]], library: Any) -> None:
         """Verify all; time once; time those near the best of their kernel again, in turn."""
         with self.clock.phase("verify"):
             outcomes = self._ask(library, 0, None)
@@ -184,7 +189,7 @@ class Bench:
             i for i, (t, _) in enumerate(batch)
             if outcomes[i].status == "ok" and not t.form.kernel.weights_only
         ]  # fmt: skip
-        for rung in (1, repeats) if good else ():
+        for rung in (1, REPEATS) if good else ():
             with self.clock.phase("measure"):
                 timed = self._ask(library, rung, good)
             for i in good:

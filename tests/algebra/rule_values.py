@@ -22,12 +22,13 @@ EXTENTS = {0: 2, 1: 3, 2: 2, 3: 2}
 SORTS = {
     "In": "sL", "C": "qnd", "Inf": "nd", "Nan": "d", "Val": "I", "Next": "md", "Scale": "qnT",
     "Cast": "dT", "Sum": "mT", "Max": "mT", "Fold": "mTT", "Part": "mTT", "At": "bIT",
-    "Nil": "", "Cons": "IL", "AtL": "bIL", "Ax": "b", "IC": "n", "IS": "s", "IAdd": "II", "IMul": "nI",
+    "Nil": "", "Cons": "IL", "AtL": "bIL", "Ax": "b", "IC": "n", "IS": "s",
+    "IAdd": "II", "IMul": "nI",
     "IMulI": "II", "IDiv": "II", "IMin": "II", "IMax": "II", "IOf": "T", "AtI": "bII",
     "cut": "bb", "fits": "bd",
 }  # fmt: skip
-SORTS |= {op: "T" for op in ("Exp2", "Log2", "Sin", "Recip", "Sqrt", "Not")}
-SORTS |= {op: "TT" for op in ("Add", "Mul", "Mod", "Less", "Eq", "Mask")}
+SORTS |= dict.fromkeys(("Exp2", "Log2", "Sin", "Recip", "Sqrt", "Not"), "T")
+SORTS |= dict.fromkeys(("Add", "Mul", "Mod", "Less", "Eq", "Mask"), "TT")
 NAMES = {
     "ZERO": Fraction(0), "ONE": Fraction(1), "NEG": Fraction(-1), "EMPTY": 0, "FLOAT": 16,
     "BOOL": CODE[bool_], "INT64": CODE[int64],

@@ -72,6 +72,8 @@ class _Cutter:
 
     def pieces(self) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
         """(what crosses into it, its results) of each segment, in order."""
+        if not self.heavy:
+            return [((), self.outputs)]
         end = len(self.heavy) - 1
         cuts = [-1, end]
         for width in (1, 2, 3):

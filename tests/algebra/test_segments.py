@@ -1,0 +1,116 @@
+"""Cutting: segments together mean the graph, and equal layers are one segment."""
+
+import numpy as np
+import pytest
+from example_graphs import attention, embed, layer, layer_norm, recip, swiglu, weight
+from graph_values import random_inputs, values_of
+from random_graphs import matmul, random_graph, total
+
+from lambent.algebra.segments import cut
+from lambent.graph import tensor as t
+from lambent.graph.functional import arithmetic as m
+from lambent.graph.node import Node, topo
+
+
+def run(instances, segments, inputs, outputs):
+    """Compute a graph segment by segment."""
+    by_key = {segment.key: segment for segment in segments}
+    known = {n: inputs[n.attr] for n in topo(outputs) if n.op == "input"}
+    for instance in instances:
+        segment = by_key[instance.key]
+        given = {f"x{i}": known[n] for i, n in enumerate(instance.inputs)}
+        own = {n.attr.name: n for n in topo(segment.outputs) if n.op == "weight"}
+        kept = {n: n.attr.array for n in own.values()}
+        for i, n in enumerate(instance.weights):
+            own[f"w{i}"].attr.array = n.attr.array
+        values = values_of(segment.outputs, given)
+        for n, array in kept.items():
+            n.attr.array = array
+        for mine, theirs in zip(segment.outputs, instance.outputs, strict=True):
+            known[theirs] = values[mine]
+    return [known[n] for n in outputs]
+
+
+def check(outputs, limit=16):
+    nodes = [x if isinstance(x, Node) else x.node for x in outputs]
+    instances, segments = cut(nodes, limit)
+    inputs = random_inputs(nodes)
+    want = values_of(nodes, inputs)
+    for got, n in zip(run(instances, segments, inputs, nodes), nodes, strict=True):
+        np.testing.assert_allclose(got, want[n], rtol=1e-12, atol=1e-12)
+    return instances, segments
+
+
+def encoder(layers):
+    ids = t.input("ids", (2, 4), "int64")
+    x = layer_norm(embed(ids, weight("e", 6, 3)), weight("g", 3), weight("b", 3))
+    for i in range(layers):
+        y = attention(x, f"{i}", 2, 4, 3, 2, 2, 2, causal=False)
+        x = layer_norm(x + y, weight(f"{i}g", 3), weight(f"{i}b", 3))
+        x = layer_norm(x + swiglu(x, f"{i}", 3, 4), weight(f"{i}h", 3), weight(f"{i}c", 3))
+    keep = t.reshape(t.cast(t.input("mask", (2, 4)) * 0.0 + 1.0, t.float32), 2, 4, 1)
+    return total("sum", x * keep, 1) * recip(total("sum", keep, 1))
+
+
+def test_six_equal_layers_are_one_segment():
+    instances, segments = check([encoder(6)])
+    assert len(segments) == 3  # embedding, layer, pooling
+    assert [i.key for i in instances[1:-1]] == [segments[1].key] * 6
+    assert all(len(i.outputs) == 1 for i in instances)
+
+
+def test_layers_that_normalise_first_repeat_too():
+    x = t.input("x", (2, 4, 3))
+    for i in range(6):
+        x = layer(x, str(i))
+    instances, segments = check([x])
+    assert len(segments) == 3
+    assert len({i.key for i in instances[1:-1]}) == 1
+
+
+def test_a_small_graph_is_one_segment():
+    instances, segments = check([layer(t.input("x", (2, 4, 3)))])
+    assert len(instances) == len(segments) == 1
+
+
+def test_values_that_every_layer_reads_cross_every_cut():
+    memory = matmul(t.input("m", (4, 3)), weight("wm", 3, 3))
+    x = matmul(t.input("x", (4, 3)), weight("wx", 3, 3))
+    for i in range(6):
+        x = x + matmul(
+            t.unary("sin", matmul(x, weight(f"{i}a", 3, 3)) + memory), weight(f"{i}b", 3, 3)
+        )
+    instances, segments = check([x], limit=4)
+    assert len(instances) > 3 and len(segments) < len(instances)
+
+
+def test_outputs_inside_and_outputs_that_need_nothing():
+    x = t.input("x", (4, 4))
+    y = matmul(x, weight("a", 4, 4))
+    z = matmul(t.unary("sin", y), weight("b", 4, 4))
+    check([z, y, x, t.unary("sin", x), t.constant(2.0), weight("a", 4, 4)], limit=1)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_random_graphs(limit):
+    for seed in range(60):
+        check(random_graph(seed, steps=22), limit)
+
+
+def test_keys_tell_apart_what_differs():
+    def key(dtype="float32", shape=(4, 3), scale=2.0, value=1.0, other="x"):
+        x = t.input(other, shape, dtype)
+        w = t.weight("w", np.full(shape, value, x.dtype.numpy))
+        (instance,), _ = cut([(x * scale * w).node])
+        return instance.key
+
+    assert key() == key(other="y") == key(value=3.0)
+    changes = ({"dtype": "float64"}, {"shape": (3, 4)}, {"scale": 3.0}, {"value": np.inf})
+    assert len({key(), *(key(**change) for change in changes)}) == 5
+
+
+def test_one_leaf_used_twice_is_not_two_leaves():
+    x, y = t.input("x", (3,)), t.input("y", (3,))
+    keys = {cut([(a * b).node])[0][0].key for a, b in ((x, x), (x, y))}
+    assert len(keys) == 2
+    assert m.less(x, y) is not None

@@ -1,0 +1,237 @@
+"""Values of terms in a block of a tile program: what is nested, what is named, what is a Dot."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lambent.algebra.term import REDUCTIONS, Term, const_value
+from lambent.graph.dim import Atom, Size, axis, substitute, value, values_in
+from lambent.graph.dtypes import DType, bool_
+from lambent.kernel.rewrite import below, two_groups
+from lambent.kernel.tile import (
+    Axis,
+    Dot,
+    Index,
+    Let,
+    Lit,
+    Load,
+    Map,
+    Reduce,
+    Ref,
+    Stmt,
+    Value,
+    Var,
+    axes_of,
+)
+
+COST = {"log2": 12, "exp2": 12, "sin": 16, "sqrt": 6, "recip": 6, "mod": 6} | dict.fromkeys(
+    ("add", "sub", "mul", "cast", "mask", "select", "less", "eq", "not"), 1
+)
+MINUS_INF = -math.inf
+
+
+@dataclass(slots=True)
+class Scope:
+    """A block being filled: the loops around it, the values at hand, its statements so far."""
+
+    open: frozenset[int]
+    env: dict[Term, Value]
+    out: list[Stmt] = field(default_factory=list)
+    uses: Counter[Term] = field(default_factory=Counter)
+    named: set[Term] = field(default_factory=set)  # terms that must become Lets
+
+    def child(self, i: int) -> Scope:
+        return Scope(self.open | {i}, dict(self.env))
+
+
+class Values:
+    """Builds values. `axes` are the program's, `looped` those that some loop runs over, `rank`
+    orders axes as the outputs have them, outermost first."""
+
+    def __init__(self, axes: dict[int, Axis], looped: frozenset[int], rank: dict[int, int]) -> None:
+        self.axes, self.looped, self.rank = axes, looped, rank
+        self.numbers: Counter[str] = Counter()
+        self.costs: dict[Term, int] = {}
+
+    def let(self, scope: Scope, v: Value) -> Ref:
+        name = self.fresh("t")
+        scope.out.append(Let(name, v))
+        return Ref(name, axes_of(v), v.dtype)
+
+    def var(
+        self, scope: Scope, prefix: str, axes: frozenset[int], dtype: DType, init: float | int
+    ) -> Ref:
+        name = self.fresh(prefix)
+        order = tuple(sorted(axes, key=lambda i: self.rank[i]))
+        scope.out.append(Var(name, order, dtype.compute, init))
+        return Ref(name, axes, dtype.compute)
+
+    def fresh(self, prefix: str) -> str:
+        self.numbers[prefix] += 1
+        return f"{prefix}{self.numbers[prefix]}"
+
+    def count(self, scope: Scope, roots: Sequence[Term]) -> None:
+        """Uses of each term; one that costs and has fewer dims than its user gets a name."""
+        scope.uses.update(roots)
+        for t in self.walk(scope, roots):
+            dims = self.dims(t.free | t.axes)
+            for k in below(t):
+                scope.uses[k] += 1
+                if self.dims(k.free) < dims and self.cost(k) > 1:
+                    scope.named.add(k)
+            scope.named.update(v for i in t.indices for v in values_in(i))
+
+    def walk(self, scope: Scope, roots: Iterable[Term]) -> Iterator[Term]:
+        """Every term below the roots that is not at hand, operands first."""
+        seen: set[Term] = set()
+        stack = [(t, False) for t in reversed(list(roots))]
+        while stack:
+            t, done = stack.pop()
+            if done:
+                yield t
+            elif t not in seen and t not in scope.env:
+                seen.add(t)
+                stack.append((t, True))
+                stack.extend((k, False) for k in reversed(below(t)))
+
+    # ---- values ------------------------------------------------------------------------------
+
+    def value(self, t: Term, scope: Scope) -> Value:
+        """The value of a term in this block; a name where it is shared, else nested."""
+        found = scope.env.get(t)
+        if found is None:
+            found = self.build(t, scope)
+            shared = scope.uses[t] > 1 and self.cost(t) > 0
+            if isinstance(found, (Reduce, Dot)) or shared or t in scope.named:
+                found = scope.env[t] = self.let(scope, found)
+        return found
+
+    def build(self, t: Term, scope: Scope) -> Value:
+        match t.op:
+            case "in":
+                index = tuple(self.index(i, scope) for i in t.args[1])
+                return Load(t.args[0], index, t.dtype)
+            case "val":
+                return Index(self.index(t.args[0], scope))
+            case "const" | "inf" | "nan":
+                return Lit(literal(t), t.dtype)
+            case "sum":
+                return self.summed(scope, t.axes, self.factors(scope, t.kids[0]), t.dtype)
+            case "max":
+                return self.reduce(scope, "max", t.axes, self.value(t.kids[0], scope))
+        return Map(t.op, tuple(self.value(k, scope) for k in t.kids), t.dtype)
+
+    def index(self, index: Size, scope: Scope) -> Size:
+        """The index expression with its terms computed, and named."""
+
+        def atom(a: Atom) -> Size | None:
+            if a.kind != "value":
+                return None
+            scope.named.add(a.args[0])
+            return value(self.value(a.args[0], scope))
+
+        return substitute(index, atom)
+
+    def factors(self, scope: Scope, t: Term) -> list[Value]:
+        """The factors of a product that nothing else uses, and no factor for a constant 1."""
+        if t.op == "const" and t.args == (1, 0):
+            return []
+        if t.op != "mul" or t in scope.env or scope.uses[t] > 1:
+            return [self.value(t, scope)]
+        return [f for k in t.kids for f in self.factors(scope, k)]
+
+    def cast(self, v: Value, dtype: DType) -> Value:
+        return v if v.dtype.compute == dtype.compute else Map("cast", (v,), dtype)
+
+    def reduce(self, scope: Scope, op: str, axes: frozenset[int], v: Value) -> Value:
+        return Reduce(op, axes, v) if axes <= axes_of(v) else self.spread_reduce(op, axes, v)
+
+    def spread_reduce(self, op: str, axes: frozenset[int], v: Value) -> Value:
+        """A reduction of a value that lacks some of the axes: a sum counts them."""
+        if op == "sum":
+            return Reduce(op, axes, self.spread(v, axes))
+        axes &= axes_of(v)
+        return Reduce(op, axes, v) if axes else v
+
+    def spread(self, v: Value, axes: frozenset[int]) -> Value:
+        """The same value, with all of the axes among its own."""
+        for i in sorted(axes - axes_of(v)):
+            inside = Map("less", (Index(axis(i)), Index(self.axes[i].extent)), bool_)
+            v = Map("mask", (inside, v), v.dtype)
+        return v
+
+    def summed(self, scope: Scope, axes: frozenset[int], parts: list[Value], dtype: DType) -> Value:
+        """Σ over axes of a product: a Dot where the factors split into two groups."""
+        groups = self.groups(axes, parts)
+        if groups is None:
+            return Reduce("sum", axes, self.spread(product(parts or [Lit(1, dtype)], dtype), axes))
+        a, b = (self.spread(product(g, dtype), axes) for g in groups)
+        return Dot(axes, self.operand(scope, a), self.operand(scope, b))
+
+    def operand(self, scope: Scope, v: Value) -> Value:
+        return v if isinstance(v, (Load, Ref)) else self.let(scope, v)
+
+    def groups(
+        self, axes: frozenset[int], parts: Sequence[Value]
+    ) -> tuple[list[Value], list[Value]] | None:
+        """Two groups of factors that share no tile dim but the summed and the batch ones."""
+        dims = [self.dims(axes_of(v)) - axes for v in parts]
+        found = two_groups(dims, lambda i: self.rank[i])
+        return found and ([parts[n] for n in found[0]], [parts[n] for n in found[1]])
+
+    # ---- facts -------------------------------------------------------------------------------
+
+    def loops(self, axes: frozenset[int]) -> frozenset[int]:
+        return axes & self.looped
+
+    def dims(self, axes: frozenset[int]) -> frozenset[int]:
+        return frozenset(i for i in axes if self.axes[i].tile > 1)
+
+    def size(self, axes: frozenset[int]) -> int:
+        return math.prod(self.axes[i].tile for i in axes)
+
+    def cost(self, t: Term) -> int:
+        """Work for one element; 0 for what is only read, and for reductions, which have names."""
+        if t not in self.costs:
+            kids = () if t.op in REDUCTIONS else below(t)
+            self.costs[t] = min(1000, COST.get(t.op, 0) + sum(self.cost(k) for k in kids))
+        return self.costs[t]
+
+
+def free_axes_of(index: Size) -> frozenset[int]:
+    return axes_of(Index(index))
+
+
+def finite(most: Value) -> Value:
+    """The shift of a maximum: 0 where it is −inf, so that nothing becomes (−inf) − (−inf)."""
+    minus_inf = Lit(MINUS_INF, most.dtype)
+    return Map(
+        "select", (Map("eq", (most, minus_inf), bool_), Lit(0.0, most.dtype), most), most.dtype
+    )
+
+
+def product(parts: Sequence[Value], dtype: DType) -> Value:
+    out = parts[0]
+    for v in parts[1:]:
+        out = Map("mul", (out, v), dtype)
+    return out
+
+
+def literal(t: Term) -> float | int | bool:
+    if t.dtype == bool_:
+        return bool(t.args[0])
+    return const_value(t) if t.dtype.is_float else int(t.args[0])
+
+
+def identity(op: str, dtype: DType) -> float | int | bool:
+    """What an accumulator starts from."""
+    if op != "max":
+        return 0.0 if dtype.is_float else 0
+    if dtype == bool_:
+        return False
+    if dtype.is_float:
+        return MINUS_INF
+    return 0 if dtype.kind == "u" else -(1 << (8 * dtype.itemsize - 1))

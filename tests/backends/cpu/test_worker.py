@@ -243,3 +243,16 @@ def test_tolerance_follows_storage_and_reduction_length() -> None:
     assert verify.judge(flags, [np.zeros(5, bool)], [np.zeros(5)]).status == "ok"
     assert verify.judge(flags, [np.ones(5, bool)], [np.zeros(5)]).status == "wrong"
     assert bool_.kind == "b"
+
+
+def test_a_process_that_ends_takes_its_worker_along_in_silence() -> None:
+    script = """
+from lambent.backends.measuring.process import WorkerProcess
+w = WorkerProcess("lambent.backends.cpu.worker")
+w.request("close", "x", limit=60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""

@@ -6,6 +6,7 @@ Messages on the pipes are an 8-byte length and a pickle: (name, limit, arguments
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -70,6 +71,8 @@ class WorkerProcess:
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        atexit.register(self._end)
 
     def request(self, name: str, *arguments: Any, limit: float) -> Any:
         """The worker's result.
@@ -88,7 +91,7 @@ class WorkerProcess:
                 send(process.stdin, (name, limit, arguments))
                 kind, result = self._answer(process, limit)
             except (BrokenPipeError, EOFError):
-                raise Lost("crash", _death(self.close())) from None
+                raise Lost("crash", _death(self.close(grace=1.0))) from None
         except BaseException as error:  # also Ctrl-C: an answer may still be under way
             if not isinstance(error, Lost):
                 self.close()
@@ -126,13 +129,17 @@ class WorkerProcess:
             data += part
         return bytes(data)
 
-    def close(self) -> int | None:
-        """Kill the worker, if any. Returns its exit status."""
+    def _end(self) -> None:
+        if os.getpid() == self._owner:  # a forked child leaves its parent's worker alone
+            self.close()
+
+    def close(self, grace: float = 0.0) -> int | None:
+        """Kill the worker, if any, after `grace` seconds to end by itself. Returns its status."""
         process, self._process = self._process, None
         if process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)  # so that a crash keeps its own status
+            process.wait(grace)
         process.kill()
         code = process.wait()
         for pipe in (process.stdin, process.stdout):

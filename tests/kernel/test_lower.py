@@ -32,7 +32,9 @@ def random_schedule(kernel: Kernel, draw: Any) -> Schedule:
     for i, extent in sorted(parts.extents.items()):
         most = bounds(extent)[1]
         if draw(st.booleans()):
-            tiles.append((i, draw(st.sampled_from((1, 4, 8, 16, 32, max(most, 1))))))
+            tiles.append(
+                (i, draw(st.sampled_from((1 if most < 20 else 24, 8, 12, 16, 32, max(most, 1)))))
+            )
     order = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
     return Schedule(tuple(tiles), tuple(order), draw(st.integers(0, len(order))))
 

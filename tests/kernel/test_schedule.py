@@ -19,7 +19,7 @@ from lambent.kernel.schedule import default_schedule, moves, neighbours, sample
 from lambent.kernel.show import show
 from lambent.kernel.tile import For, Schedule
 
-from .kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, matmul, softmax
+from .kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, logsumexp, matmul, softmax
 from .test_lower import run
 
 EVERY = {**CASES, **SYMBOLIC}
@@ -79,6 +79,12 @@ def test_one_load_serves_both_names_of_a_whole_axis() -> None:
     text = show(lower(layernorm(), Schedule(((0, 1),), (0,), 1)))
     assert text.count("X[") == 2  # the mean's, and the difference's that all else shares
     assert "a2" not in text
+
+
+def test_logsumexp_is_one_loop_with_one_maximum() -> None:
+    text = show(lower(logsumexp(), Schedule(((1, 16),), (), 0)))
+    assert text.count("for a1") == 1
+    assert text.count("(over a1: ") == 2  # a maximum and a sum
 
 
 def renumbered(shift: int) -> Kernel:

@@ -57,6 +57,7 @@ class Goal:
     accs: tuple[Ref, ...] = ()
     axes: frozenset[int] = frozenset()
     output: Output | None = None
+    exact: bool = False  # NaN wins the maximum of a fold or part
 
     @property
     def needs(self) -> frozenset[Literal]:
@@ -67,7 +68,9 @@ class Goal:
             case "store":
                 return frozenset()
             case _:
-                return needs_least(self.terms[0], exact=self.kind == "max")
+                return needs_least(
+                    self.terms[0], self.kind == "max" or (self.exact and self.kind == "fold")
+                )
 
 
 class _Lowering:
@@ -131,16 +134,24 @@ class _Lowering:
             self.fill(scope, self.accumulators(scope, loops, group))
 
     def accumulators(self, scope: Scope, loops: tuple[int, ...], group: list[Term]) -> list[Goal]:
-        """Vars for the reductions, which are put at hand as what they are after the loop."""
+        """Vars for the reductions, which are put at hand as what they are after the loop.
+
+        The running maximum of a fold is also the maximum that something else asks for."""
         goals = []
         shared: dict[tuple[str, frozenset[int], Term], list[Term]] = {}
         for t in group:
-            key = t if t.op in ("sum", "max") else t.kids[0]
+            key = t if t.op == "sum" else t.kids[0]
             shared.setdefault((t.op, t.axes, key), []).append(t)
+        results = {
+            key: shared.pop(("max", *key[1:]))
+            for key in list(shared)
+            if key[0] == "fold" and ("max", *key[1:]) in shared
+        }
         for (op, axes, key), same in shared.items():
             accs = []
             if op in ("fold", "part"):
                 most = self.values.var(scope, "m", key.free - axes, key.dtype, MINUS_INF)
+                scope.env.update((t, most) for t in results.get((op, axes, key), ()))
                 empty = Map("eq", (most, Lit(MINUS_INF, most.dtype)), bool_)
                 accs.append(most)
             for t in same:
@@ -151,7 +162,8 @@ class _Lowering:
                     none = Lit(math.nan if op == "fold" else 0.0, acc.dtype)
                     scope.env[t] = Map("select", (empty, none, acc), t.dtype)
             terms = same[0].kids if op in ("sum", "max") else (key, *(t.kids[1] for t in same))
-            goals.append(Goal(op, loops, terms, tuple(accs), axes))
+            exact = op == "part" or (op, axes, key) in results
+            goals.append(Goal(op, loops, terms, tuple(accs), axes, exact=exact))
         return goals
 
     def name_shared(self, scope: Scope, here: Sequence[Goal], deeper: Sequence[Term]) -> None:
@@ -199,7 +211,7 @@ class _Lowering:
         """One tile of a running maximum and of sums that are rescaled whenever it grows."""
         a = self.values.value(goal.terms[0], scope)
         dtype = a.dtype
-        op, old = "fmax" if goal.kind == "fold" else "max", goal.accs[0]
+        op, old = "max" if goal.exact else "fmax", goal.accs[0]
         best = self.values.let(scope, self.values.reduce(scope, op, goal.axes, a))
         new = self.values.let(scope, Map(op, (old, best), dtype))
         shift = self.values.let(scope, finite(new))

@@ -190,6 +190,28 @@ def test_a_senseless_thread_count_is_refused(monkeypatch: pytest.MonkeyPatch, va
         features.threads()
 
 
+@pytest.mark.parametrize(
+    ("siblings", "quota", "count"),
+    [
+        (("0", "1", "2", "3"), "max 100000", 4),
+        (("0-1", "0-1", "2-3", "2-3"), "max 100000", 2),  # hyperthreads
+        (("", "", "", ""), "", 4),  # nothing is known
+        (("0", "1", "2", "3"), "150000 100000", 2),  # a container's share
+        (("0", "1", "2", "3"), "10000 100000", 1),
+    ],
+)
+def test_thread_count(
+    monkeypatch: pytest.MonkeyPatch, siblings: tuple[str, ...], quota: str, count: int
+) -> None:
+    def read(path: str) -> str:
+        return quota if "cgroup" in path else siblings[int(path.split("/cpu")[2][0])]
+
+    monkeypatch.delenv("LAMBENT_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(features, "_read", read)
+    assert features.threads() == count
+
+
 def test_features_of_another_cpu_are_missing() -> None:
     assert features.missing(features.requires()) == []
     assert features.missing(["avx9000"]) == ["avx9000"]

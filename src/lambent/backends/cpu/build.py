@@ -114,7 +114,8 @@ def _zig_caches() -> dict[str, str]:
     except OSError:
         place = cache.work_dir() / "zig"
         place.mkdir(exist_ok=True)
-    return {"ZIG_GLOBAL_CACHE_DIR": str(place), "ZIG_LOCAL_CACHE_DIR": str(place / "local")}
+    local = cache.work_dir() / "local"  # objects of single texts, of no use later
+    return {"ZIG_GLOBAL_CACHE_DIR": str(place), "ZIG_LOCAL_CACHE_DIR": str(local)}
 
 
 def _complaint(code: int, printed: str, text: str) -> str:

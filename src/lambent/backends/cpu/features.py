@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEBI = 1 << 20
+_CPUS = "/sys/devices/system/cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +69,27 @@ def _relevant(features: list[str]) -> tuple[str, ...]:
     return tuple(sorted(set(_RELEVANT.split()).intersection(features)))
 
 
-def _cpuinfo() -> dict[str, str]:
+def _read(path: str) -> str:
+    """The stripped text of a file of the system, or "" where it cannot be read."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+        return ""
+
+
+def _cpuinfo() -> dict[str, str]:
+    first = _read("/proc/cpuinfo").split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def _linux_caches() -> tuple[int, int, int]:
     sizes: dict[int, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind, level, size = (
-                (index / name).read_text().strip() for name in ("type", "level", "size")
-            )
-            number, unit = int(size.rstrip("KMG")), size[-1]
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            sizes[int(level)] = number << {"K": 10, "M": 20, "G": 30}.get(unit, 0)
+    for index in sorted(Path(f"{_CPUS}/cpu0/cache").glob("index*")):
+        level, size = _read(f"{index}/level"), _read(f"{index}/size")
+        number = size.rstrip("KMG")
+        if _read(f"{index}/type") != "Instruction" and level.isdigit() and number.isdigit():
+            sizes[int(level)] = int(number) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
     return sizes.get(1, 32 << 10), sizes.get(2, 512 << 10), max([8 * MEBI, *sizes.values()])
 
 
@@ -122,7 +123,9 @@ def requires() -> tuple[str, ...]:
 
 
 def threads() -> int:
-    """Threads that a program uses: LAMBENT_THREADS, else the cores this process may run on.
+    """Threads that a program uses: LAMBENT_THREADS, else the physical cores it may run on.
+
+    A container's CPU quota (cgroup v2) counts, too.
 
     Raises:
         ValueError: LAMBENT_THREADS is not a positive integer.
@@ -132,6 +135,11 @@ def threads() -> int:
         if not wanted.isdigit() or int(wanted) < 1:
             raise ValueError(f"LAMBENT_THREADS={wanted!r}: must be a positive integer")
         return min(int(wanted), 1024)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = sorted(os.sched_getaffinity(0))
+    cores = {_read(f"{_CPUS}/cpu{i}/topology/thread_siblings_list") or str(i) for i in allowed}
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return max(1, min(len(cores), -(-int(quota) // int(period))))
+    return len(cores)

@@ -149,6 +149,8 @@ KEYS: list[tuple[Any, ...]] = [
     (slice(None, None, -1), slice(None), "j"),
     ("j", slice(0, 2), "k"),
     ("k", "j", "k"),
+    (None, "i", slice(None), "i"),
+    (slice(None), "i", None, 1),
 ]
 
 

@@ -335,3 +335,17 @@ def test_the_order_does_not_depend_on_the_process():
 def test_equal_graphs_built_again_give_equal_e_graphs():
     first, second = (saturate([EXAMPLES["attention"]().node]) for _ in range(2))
     assert (first.classes, first.roots) == (second.classes, second.roots)
+
+
+def test_names_may_hold_anything():
+    n = Dim('n"\\ (x)', 1, 8)
+    x = t.input('a "b" \\c)', (n, 3))
+    saturated = saturate([total("sum", x * 2.0, 0).node])
+    assert list(saturated.buffers) == ['a "b" \\c)']
+    assert saturated.buffers['a "b" \\c)'].shape == (n, 3)
+
+
+def test_finiteness_of_narrow_and_wide_weights():
+    for dtype, value in (("bfloat16", 1e30), ("float16", 6e4), ("float64", 1e300)):
+        tr = translate([t.weight("w", np.full(3, value), dtype).node])
+        assert egraph.finite_buffers(tr) == ["w"]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -143,9 +144,14 @@ def finite_buffers(translation: Translation) -> list[str]:
     ]
 
 
+_FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
+
+
 def is_finite(weight: Weight) -> bool:
-    """True if no element is infinite or NaN."""
-    return bool(np.isfinite(weight.array.astype(np.float32, copy=False)).all())
+    """True if no element is infinite or NaN. Looked at once."""
+    if weight not in _FINITE:
+        _FINITE[weight] = bool(np.isfinite(weight.array).all())
+    return _FINITE[weight]
 
 
 def count_programs(saturated: Saturated) -> int:
@@ -165,7 +171,7 @@ def count_programs(saturated: Saturated) -> int:
 
 def read(session: Session, translation: Translation) -> Saturated:
     """The plain data of an e-graph."""
-    raw = read_rows(session.egraph, session.bits)
+    raw = read_rows(session)
     ranked = rank(raw)
     reached = _reachable(raw, ranked)
     number = {c: i for i, c in enumerate(sorted(reached, key=ranked.rank.__getitem__))}

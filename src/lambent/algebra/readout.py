@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from egglog.bindings import EGraph
-
 from lambent.algebra.rules import CODE
-from lambent.algebra.saturate import HEAD, Bits
+from lambent.algebra.saturate import HEAD, Bits, Session
 from lambent.graph.dim import Dim, Size, axis, symbol_range
 from lambent.graph.dtypes import DType, int64
 
@@ -55,8 +53,9 @@ class RawGraph:
     roots: list[Ref]
 
 
-def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
+def read_rows(session: Session) -> RawGraph:
     """Everything in the e-graph but At, AtL and AtI."""
+    egraph, bits = session.egraph, session.bits
     frozen = egraph.freeze().functions
     nodes: dict[Ref, list[Row]] = {}
     free: dict[Ref, frozenset[int]] = {}
@@ -64,7 +63,7 @@ def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
     pairs: set[tuple[str, Ref, frozenset[Ref]]] = set()
     for head in (*_OP, *_INDEX, *_LEAVES):
         function = frozen[head]
-        readers = [_reader(egraph, sort) for sort in function.input_sorts]
+        readers = [_reader(session, sort) for sort in function.input_sorts]
         for row in function.rows:
             if row.subsumed:
                 continue
@@ -93,13 +92,14 @@ def read_rows(egraph: EGraph, bits: Bits) -> RawGraph:
     return RawGraph(nodes, free, dtype, roots)
 
 
-def _reader(egraph: EGraph, sort: str) -> Callable[[Any], Any] | None:
+def _reader(session: Session, sort: str) -> Callable[[Any], Any] | None:
     """From egglog's value to ours, None where it is a class."""
+    egraph, strings = session.egraph, session.strings
     if sort == "BigRat":
         return lambda v: Fraction(egraph.value_to_bigrat(v))
     readers: dict[str, Callable[[Any], Any]] = {
         "i64": egraph.value_to_i64,
-        "String": egraph.value_to_string,
+        "String": lambda v: strings[int(egraph.value_to_string(v))],
     }
     return readers.get(sort)
 

@@ -108,6 +108,7 @@ class Session:
     ) -> None:
         self.egraph = EGraph()
         self.bits = bits
+        self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self._names: dict[Term, str] = {}
         empty = sum(1 << b for b, n in enumerate(bits.extents) if not Prover().ge0(n - 1))
         self.run(DECLARATIONS)
@@ -115,8 +116,13 @@ class Session:
         self._lines(fact_rules(empty))
         self._lines([rule.text(empty) for rule in (*rules, *splits)])
         self._lines([f"(cut {o} {i})" for o, i in bits.cuts])
-        self._lines([f'(set (holds "{b.name}") {CODE[b.dtype]})' for b in buffers(translation)])
-        self._lines([f'(finite_buffer "{name}")' for name in finite])
+        self._lines(
+            [
+                f"(set (holds {self._string(b.name)}) {CODE[b.dtype]})"
+                for b in translation.buffers.values()
+            ]
+        )
+        self._lines([f"(finite_buffer {self._string(name)})" for name in finite])
         self._lines(list(self._terms(translation)))
 
     def run(self, text: str) -> list[Any]:
@@ -154,7 +160,7 @@ class Session:
             index = "(Nil)"
             for e in reversed(term.args[1]):
                 index = f"(Cons {self._index(e)} {index})"
-            return f'(In "{term.args[0]}" {index})'
+            return f"(In {self._string(term.args[0])} {index})"
         if term.op == "const":
             r, k = term.args
             return f"(C {_rational(r)} {k} {code})"
@@ -166,6 +172,11 @@ class Session:
             return f"(Cast {code} {kids})"
         axes = f"{self.bits.mask(term.axes)} " if term.axes else ""
         return f"({HEAD[term.op]} {axes}{kids})"
+
+    def _string(self, name: str) -> str:
+        if name not in self.strings:
+            self.strings.append(name)
+        return f'"{self.strings.index(name)}"'
 
     def _index(self, e: Size) -> str:
         """Sums and products nest to the right; symbols come before axes in a product."""
@@ -186,7 +197,7 @@ class Session:
 
     def _atom(self, atom: Any) -> str:
         if atom.kind == "symbol":
-            return f'(IS "{atom.args[0]}")'
+            return f"(IS {self._string(atom.args[0])})"
         if atom.kind == "axis":
             return f"(Ax {self.bits.mask(atom.args)})"
         if atom.kind == "value":
@@ -227,11 +238,6 @@ def _counts(applied: Mapping[str, int]) -> dict[str, int]:
     out = {r.name: applied[r.name] for r in (*TABLE, *SPLITS) if applied.get(r.name)}
     moved = sum(n for name, n in applied.items() if name not in out)
     return out | ({"substitute": moved} if moved else {})
-
-
-def buffers(translation: Translation) -> list[Any]:
-    """All buffers that a term may load."""
-    return list(translation.buffers.values())
 
 
 def _rational(r: Fraction) -> str:

@@ -14,7 +14,7 @@ from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.kernel.tile import Axis, Schedule, TileProgram
 
 terms = Terms()
-RIGHT, WRONG, HANG, CRASH, NO_C, OVERRUN, SILENT, SPOILS = range(8)
+RIGHT, WRONG, HANG, CRASH, NO_C, OVERRUN, SILENT, SPOILS, EVEN = range(9)
 
 
 def scale(n: Size, m: Size, variant: int = RIGHT, dtype: DType = float32) -> TileProgram:
@@ -43,6 +43,7 @@ BODY = {
     NO_C: "this is no C;",
     OVERRUN: "for (int64_t j = 0; j <= m; j++) y[j] = 2*x[j]*w[j];",
     SILENT: "",
+    EVEN: "for (int64_t j = 0; j < m / 8 * 8; j++) y[j] = 2*x[j]*w[j];",
     SPOILS: "for (int64_t j = 0; j < m; j++) { y[j] = 2*x[j]*w[j]; if (!t) w[j] = 0; }",
 }
 

@@ -20,7 +20,7 @@ from lambent.backends.cpu.backend import CpuBackend
 from lambent.backends.measuring import verify
 from lambent.backends.measuring.operands import Spec, draw, index_limits, input_specs
 from lambent.backends.measuring.process import Lost, Refused, WorkerProcess
-from lambent.graph.dim import Dim, axis, value
+from lambent.graph.dim import Dim, assume, axis, value
 from lambent.graph.dtypes import bfloat16, bool_, float32, float64, int32, int64
 from lambent.kernel.kernel import Buffer, Kernel, Output
 
@@ -71,6 +71,26 @@ def test_one_compilation_serves_all_sizes(backend: CpuBackend) -> None:
         assert [o.status for o in found] == ["ok", "wrong"]
     empty = backend.measure(batch, {"worker_n": 0, "worker_m": 8}, repeats=1)
     assert empty[0].status == "ok"
+
+
+def test_a_symbolic_kernel_must_be_right_at_sizes_that_are_not_tuned_for(
+    backend: CpuBackend,
+) -> None:
+    m = Dim("worker_odd", 1, 800)
+    batch = backend.compile([h.scale(16, m, h.EVEN), h.scale(16, m)])
+    found = backend.measure(batch, {"worker_odd": 64}, repeats=1)
+    assert [o.status for o in found] == ["wrong", "ok"]
+    assert "at {'worker_odd': 129}" in found[0].message
+    p, q = Dim("worker_p", 1, 50), Dim("worker_q", 8, 80, multiple=8)
+    sizes = verify.sizes_to_verify(h.scale(p, q).kernel, {"worker_p": 40, "worker_q": 40})
+    assert sizes == [
+        {"worker_p": 40, "worker_q/8": 5},
+        {"worker_p": 27, "worker_q/8": 3},
+        {"worker_p": 1, "worker_q/8": 1},
+    ]
+    assume(p - q)
+    sizes = verify.sizes_to_verify(h.scale(p, q).kernel, {"worker_p": 40, "worker_q": 40})
+    assert len(sizes) == 2  # 1 and 8 break the fact
 
 
 def test_float64_is_held_to_its_own_precision(backend: CpuBackend) -> None:

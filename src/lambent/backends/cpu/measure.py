@@ -17,7 +17,7 @@ from lambent.backends.cpu import features
 from lambent.backends.cpu.worker import Job
 from lambent.backends.measuring.operands import input_specs, spec, symbol_value
 from lambent.backends.measuring.process import Lost, Refused, WorkerProcess
-from lambent.backends.measuring.verify import Expected, expect, judge
+from lambent.backends.measuring.verify import Expected, expect, judge, sizes_to_verify
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
@@ -78,7 +78,7 @@ class Measurer:
                     continue
                 jobs[i] = self._job(batch, i, symbols)
                 if (i, key) not in batch.checked or not verify:
-                    batch.checked[i, key] = self._check(batch, i, jobs[i], symbols, limit, verify)
+                    batch.checked[i, key] = self._check_all(batch, i, symbols, limit, verify)
                 outcomes[i] = batch.checked[i, key]
             good = {i: job for i, job in jobs.items() if outcomes[i].status == "ok"}
             outcomes |= self._time(batch, good, outcomes, repeats, cold, limit)
@@ -98,10 +98,22 @@ class Measurer:
             features.threads(),
         )
 
-    def _check(
-        self, batch: Batch, i: int, job: Job, symbols: Mapping[str, int], limit: float, verify: bool
+    def _check_all(
+        self, batch: Batch, i: int, symbols: Mapping[str, int], limit: float, verify: bool
     ) -> Outcome:
-        kernel = batch.programs[i].kernel
+        """The outcome at the given sizes, if the candidate is right at the others, too."""
+        given, *others = sizes_to_verify(batch.programs[i].kernel, symbols)
+        outcome = self._check(batch, i, given, limit, verify)
+        for sizes in others if verify and outcome.status == "ok" else ():
+            other = self._check(batch, i, sizes, limit, verify)
+            if other.status != "ok":
+                return replace(other, seconds=None, message=f"at {sizes}: {other.message}")
+        return outcome
+
+    def _check(
+        self, batch: Batch, i: int, symbols: Mapping[str, int], limit: float, verify: bool
+    ) -> Outcome:
+        kernel, job = batch.programs[i].kernel, self._job(batch, i, symbols)
         expected = self.expected(kernel, symbols)
         try:
             found, complaint, ns = self._worker.request(
@@ -124,9 +136,8 @@ class Measurer:
         times: dict[int, list[float]] = {i: [] for i in jobs}
         guess = {i: first[i].seconds or 0.0 for i in jobs}
         lost: dict[int, Outcome] = {}
-        for turn in range(
-            repeats + 1 if repeats else 0
-        ):  # the first turn warms up, and sets counts
+        turns = repeats + 1 if repeats else 0
+        for turn in range(turns):  # the first warms up, and sets counts
             for i, job in jobs.items():
                 if i in lost:
                     continue

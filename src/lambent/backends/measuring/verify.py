@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from lambent.algebra.term import walk
-from lambent.backends.base import Outcome
-from lambent.backends.measuring.operands import MODES, draw, input_specs, shape_of
+from lambent.backends.base import Outcome, kernel_symbols
+from lambent.backends.measuring.operands import MODES, draw, input_specs, shape_of, symbol_value
 from lambent.backends.reference.kernel import evaluate, sample_axes
-from lambent.graph.dim import axes_in, bounds
+from lambent.graph.dim import axes_in, bounds, facts, symbol_range, symbols_in
 from lambent.graph.dim import evaluate as number
 from lambent.kernel.kernel import Kernel, Output
 
@@ -48,6 +48,23 @@ def expect(kernel: Kernel, symbols: Mapping[str, int]) -> Expected:
             break
     assert best is not None
     return best
+
+
+def sizes_to_verify(kernel: Kernel, symbols: Mapping[str, int]) -> list[dict[str, int]]:
+    """Values of the kernel's symbols at which it must be right: those given come first.
+
+    The others are what tuning sizes are not: the least, and an odd one that ends within a tile.
+    """
+    given = {s: symbol_value(s, symbols) for s in kernel_symbols(kernel)}
+    ranges = {s: symbol_range(s) for s in given}
+    odd = {s: 2 * v + 1 if 2 * v + 1 <= ranges[s][1] else 2 * v // 3 | 1 for s, v in given.items()}
+    found = [given]
+    for wanted in (odd, dict.fromkeys(given, 1)):
+        sizes = {s: min(max(v, ranges[s][0]), ranges[s][1]) for s, v in wanted.items()}
+        held = (number(f, sizes) >= 0 for f in facts() if symbols_in(f) <= sizes.keys())
+        if sizes not in found and all(held):
+            found.append(sizes)
+    return found
 
 
 def _flat(output: Output, symbols: Mapping[str, int], sample: Mapping[int, Array]) -> Array:

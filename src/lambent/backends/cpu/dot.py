@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lambent.backends.cpu.expr import Expr, convert, spread
-from lambent.backends.cpu.layout import Array, storage
+from lambent.backends.cpu.layout import Array, elementwise, storage
 from lambent.backends.cpu.prelude import STORAGE
 from lambent.backends.cpu.write import Spot, put, scatter
 from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
@@ -81,7 +81,7 @@ Sink = Callable[[Expr], None]
 class Kernel:
     """What a micro-kernel reads and writes: operand A by rows, B by lanes, vectors into `sink`.
 
-    old: what the accumulators start from, None for 0. padded: whole vectors may be written always.
+    old: what the accumulators start from, None for 0. padded: whole blocks may be written always.
     """
 
     r: Renderer
@@ -107,7 +107,10 @@ def into_spot(
     r: Renderer, spot: Spot, dot: Dot, lane: int, value: Value | None = None,
     old: Value | None = None, padded: bool = False,
 ) -> None:  # fmt: skip
-    """The same at any spot. padded: there is room for whole vectors along the lane axis."""
+    """The same at any spot. padded: there is room for whole blocks along the lane axis."""
+    read = [v for x in (value, old) if x is not None for v in elementwise(x)]
+    if any(isinstance(v, Load) and lane in r.layout.axes(v) for v in read):
+        padded = False  # a buffer has no room behind its end
 
     def sink(e: Expr) -> None:
         if value is not None:  # an expression of the dot, whose own result is at hand
@@ -139,7 +142,7 @@ def multiply(
     def body() -> None:
         packed_b = _pack_b(r, b, lane, rows, sums, height, width)
         packed_a = _pack_a(r, a, rows, lane, sums, height, width)
-        whole = padded and isinstance(packed_b, Ref)
+        whole = padded and rows is not None and isinstance(packed_b, Ref)
         k = Kernel(r, packed_a, packed_b, rows, lane, sums, old, sink, whole, t)
         r.out.nest(rest_b, None, lambda: _columns(k, height, width, rest_a))
 
@@ -223,23 +226,20 @@ def _columns(k: Kernel, height: int, width: int, rest_a: list[int]) -> None:
     """Over the lane axis: `width` vectors at a time, then one, then the live lanes of one."""
     out, w = k.r.out, k.r.target.lanes
     n, j = out.length[k.lane], out.fresh("j")
-    exact_ = k.r.layout.multiple(k.lane, w)
-    padded = k.padded
 
     def part(vectors: int, tail: str | None) -> None:
         out.nest(rest_a, None, lambda: _rows(k, height, vectors, j, tail))
 
     out.line(f"i64 {j} = 0;")
-    with out.block(f"for (; {j} + {width * w} <= {n}; {j} += {width * w})"):
+    more = f"{j} < {n}" if k.padded else f"{j} + {width * w} <= {n}"
+    with out.block(f"for (; {more}; {j} += {width * w})"):
         part(width, None)
-    if k.r.layout.multiple(k.lane, width * w):
+    if k.padded or k.r.layout.multiple(k.lane, width * w):
         return
-    if padded or width > 1:
-        with out.block(
-            f"for (; {j}{'' if padded else f' + {w}'} {'<' if padded else '<='} {n}; {j} += {w})"
-        ):
+    if width > 1:
+        with out.block(f"for (; {j} + {w} <= {n}; {j} += {w})"):
             part(1, None)
-    if not exact_ and not padded:
+    if not k.r.layout.multiple(k.lane, w):
         t = out.fresh("t")
         with out.block(f"if ({j} < {n})"):
             out.line(f"const i64 {t} = {n} - {j};")

@@ -101,9 +101,7 @@ def identity(op: str, t: str) -> Expr:
     return Expr(f"({t}){_integer(low)}", t, False)
 
 
-def arithmetic(
-    op: str, args: list[Expr], t: str, vector: bool, sources: tuple[Value, ...] = ()
-) -> Expr:
+def arithmetic(op: str, args: list[Expr], t: str, vector: bool, sources: tuple[Value, ...]) -> Expr:
     """A map of numbers of one type."""
     texts = [spread(a) if vector else a.text for a in args]
     if t == "m":
@@ -113,14 +111,8 @@ def arithmetic(
         sign = {"add": "+", "sub": "-", "mul": "*"}[op]
         wrap = "" if vector else f"({t})"
         return Expr(f"{wrap}({texts[0]} {sign} {texts[1]})", t, vector)
-    if op == "mod" and t in FLOATS and len(sources) == 2 and isinstance(sources[1], Lit):
-        b = float(sources[1].value)
-        if (
-            b > 0 and math.frexp(b)[0] == 0.5 and 2.0**-20 <= b <= 2.0**20
-        ):  # exact, b a power of two
-            x = texts[0]
-            floor = f"__builtin_elementwise_floor({x} * {_float(1 / b, t)})"
-            return Expr(f"({x} - {floor} * {_float(b, t)})", t, vector)
+    if op == "mod" and t in FLOATS and isinstance(sources[-1], Lit) and sources[-1].value == 1:
+        return Expr(f"({texts[0]} - __builtin_elementwise_floor({texts[0]}))", t, vector)  # exact
     return Expr(f"{'v' if vector else ''}{op}_{t}({', '.join(texts)})", t, vector)
 
 

@@ -317,7 +317,7 @@ class Renderer:
             size = panel[1]
             inner = panel[0] if size % self.target.lanes == 0 else None
         elif inner is not None:
-            strides[inner], size = 1, -(-self.upper(inner) // self.target.lanes) * self.target.lanes
+            strides[inner], size = 1, self.padded(inner)
         for i in reversed([i for i in rest if not (panel and panel[0] == i)]):
             strides[i], size = size, size * self.upper(i)
         if panel:
@@ -329,6 +329,12 @@ class Renderer:
         self.scratch += size * _BYTES.get(code, 1)
         self.out.line(f"{memory} {label}[{size}] __attribute__((aligned(64))); // {name}")
         return Array(label, code, strides, inner, size, panel)
+
+    def padded(self, i: int) -> int:
+        """The stride that holds a tile of an axis in whole register blocks of a Dot."""
+        width, lanes = self.program.schedule.block[1], self.target.lanes
+        step = lanes * math.lcm(width, max(1, width // 2)) if self.upper(i) > lanes else lanes
+        return -(-self.upper(i) // step) * step
 
     def upper(self, i: int) -> int:
         """The most indices that a tile of an axis has."""

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambent.backends.reference.kernel import evaluate
+from lambent.backends.reference.tile import interpret
 from lambent.graph.dim import bounds
 from lambent.kernel.check import check
-from lambent.kernel.interpret import interpret
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split

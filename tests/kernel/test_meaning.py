@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lambent.backends.reference.kernel import evaluate, picked, sample_axes
+from lambent.backends.reference.tile import interpret
 from lambent.graph.dtypes import bool_, float32, int8, int32
-from lambent.kernel.interpret import interpret
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import default_schedule
 from lambent.kernel.tile import Schedule

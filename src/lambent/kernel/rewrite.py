@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lambent.algebra.term import REDUCTIONS, Term, Terms
+from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, axis, bounds, substitute, value, values_in
 from lambent.graph.dtypes import bool_
 from lambent.kernel.kernel import Kernel, Output
@@ -116,8 +116,10 @@ class _Splitter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.terms = Terms()
-        self.extents = dict(kernel.extents)
         self.free = frozenset[int]().union(*(free_axes(o) for o in kernel.outputs))
+        terms = walk(*(o.term for o in kernel.outputs))
+        used = self.free.union(*(t.free | t.axes for t in terms))
+        self.extents = {i: n for i, n in kernel.extents.items() if i in used}
         self.names: dict[int, list[int]] = {}
         self.memo: dict[Term, Term] = {}
         self.renamings: dict[Any, Term] = {}

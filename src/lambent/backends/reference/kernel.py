@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 
 from lambent.algebra.term import REDUCTIONS, Term, const_value
+from lambent.backends.reference.tile import (
+    FUNCTIONS,
+    Array,
+    NDArray,
+    converted,
+    dot,
+    gather,
+    together,
+)
 from lambent.graph.dim import Size, axes_in, values_in
 from lambent.graph.dim import evaluate as number
 from lambent.graph.dtypes import DType
-from lambent.kernel.interpret import FUNCTIONS, Array, NDArray, converted, dot, gather, together
 from lambent.kernel.kernel import Kernel, Output
 
 Sample = Mapping[int, NDArray]
@@ -42,7 +50,7 @@ class _Evaluator:
         self.memo: dict[tuple[Term, frozenset[int]], Array] = {}
 
     def term(self, t: Term, bound: frozenset[int]) -> Array:
-        """The value of t, in which the axes of `bound` take all indices, others the sampled ones."""
+        """The value of t; axes of `bound` take all indices in it, others the sampled ones."""
         key = (t, bound & t.free)
         if key not in self.memo:
             self.memo[key] = self.compute(t, bound & t.free)

@@ -36,6 +36,7 @@ from lambent.kernel.tile import (
 
 SCRATCH_LIMIT = 8 << 20
 """Bytes of Lets and Vars that may be alive at once: they live on a thread's stack."""
+REDUCE = ("sum", "max", "fmax")
 FLOAT_ONLY = ("log2", "exp2", "sin", "sqrt", "recip")
 
 
@@ -68,21 +69,22 @@ def statement_values(stmt: Stmt) -> tuple[Value, ...]:
     return ()
 
 
-def _indices(stmt: Stmt) -> Iterator[Size]:
+def _every(stmt: Stmt) -> Iterator[Value]:
     for top in statement_values(stmt):
-        for v in values(top):
-            if isinstance(v, Load):
-                yield from v.index
-            elif isinstance(v, Index):
-                yield v.index
-    if isinstance(stmt, Store):
-        yield from stmt.index
+        yield from values(top)
+
+
+def _indices(stmt: Stmt) -> Iterator[Size]:
+    for v in (*_every(stmt), stmt):
+        if isinstance(v, (Load, Store)):
+            yield from v.index
+        elif isinstance(v, Index):
+            yield v.index
 
 
 def refs_are_named(stmt: Stmt, at: Context) -> Iterator[str]:
-    found = [v for top in statement_values(stmt) for v in values(top) if isinstance(v, Ref)]
     inside = [v for i in _indices(stmt) for v in values_in(i)]
-    for ref in (*found, *inside):
+    for ref in (*(v for v in _every(stmt) if isinstance(v, Ref)), *inside):
         if not isinstance(ref, Ref):
             yield f"an index holds {ref!r}, not a Ref"
         elif ref.name not in at.names:
@@ -98,7 +100,7 @@ def refs_are_named(stmt: Stmt, at: Context) -> Iterator[str]:
 
 def axes_are_open_or_whole(stmt: Stmt, at: Context) -> Iterator[str]:
     used = frozenset[int]().union(
-        *(axes_of(v) for top in statement_values(stmt) for v in values(top)),
+        *(axes_of(v) for v in _every(stmt)),
         *(axes_of(Index(i)) for i in _indices(stmt)),
         stmt.axes if isinstance(stmt, Var) else (),
     )
@@ -159,7 +161,7 @@ def accumulators_are_outside(stmt: Stmt, at: Context) -> Iterator[str]:
             yield f"{var.name} over {sorted(var.axes)} gets a value over {sorted(axes_of(v))}"
         if v.dtype.compute != var.dtype.compute:
             yield f"{var.name} is {var.dtype} and gets {v.dtype}"
-    if stmt.op not in ("sum", "max", "fmax"):
+    if stmt.op not in REDUCE:
         yield f"{var.name}: no accumulation is called {stmt.op}"
     if var.dtype.is_float and var.dtype.itemsize < 4:
         yield f"{var.name} is {var.dtype}: an accumulator is never narrower than float32"
@@ -172,14 +174,13 @@ def names_are_new(stmt: Stmt, at: Context) -> Iterator[str]:
 
 def loads_fit(stmt: Stmt, at: Context) -> Iterator[str]:
     buffers = {b.name: b for b in at.program.kernel.inputs}
-    for top in statement_values(stmt):
-        for v in values(top):
-            if isinstance(v, Load):
-                buffer = buffers.get(v.buffer)
-                if buffer is None:
-                    yield f"{v.buffer} is not an input of the kernel"
-                elif (len(v.index), v.dtype) != (len(buffer.shape), buffer.dtype):
-                    yield f"{v.buffer} is {buffer.dtype} of rank {len(buffer.shape)}, not {v}"
+    for v in _every(stmt):
+        if isinstance(v, Load):
+            buffer = buffers.get(v.buffer)
+            if buffer is None:
+                yield f"{v.buffer} is not an input of the kernel"
+            elif (len(v.index), v.dtype) != (len(buffer.shape), buffer.dtype):
+                yield f"{v.buffer} is {buffer.dtype} of rank {len(buffer.shape)}, not {v}"
 
 
 def stores_cover_once(stmt: Stmt, at: Context) -> Iterator[str]:
@@ -201,12 +202,11 @@ def stores_cover_once(stmt: Stmt, at: Context) -> Iterator[str]:
 
 
 def maps_agree(stmt: Stmt, at: Context) -> Iterator[str]:
-    for top in statement_values(stmt):
-        for v in values(top):
-            if isinstance(v, Map) and not _well_typed(v):
-                yield f"{v.op} of {', '.join(a.dtype.name for a in v.args)} cannot be {v.dtype}"
-            if isinstance(v, Index) and v.dtype != int64:
-                yield f"an index is int64, not {v.dtype}"
+    for v in _every(stmt):
+        if isinstance(v, Map) and not _well_typed(v):
+            yield f"{v.op} of {', '.join(a.dtype.name for a in v.args)} cannot be {v.dtype}"
+        if isinstance(v, Index) and v.dtype != int64:
+            yield f"an index is int64, not {v.dtype}"
 
 
 def _well_typed(v: Map) -> bool:
@@ -225,21 +225,21 @@ def _well_typed(v: Map) -> bool:
 
 
 def form_is_normal(stmt: Stmt, at: Context) -> Iterator[str]:
-    for top in statement_values(stmt):
-        heads = isinstance(stmt, (Let, Accumulate))
-        for v in values(top):
-            if isinstance(v, (Reduce, Dot)) and not (heads and v is top):
-                yield f"a {type(v).__name__} must stand directly under a Let or an Accumulate"
-            if isinstance(v, Dot) and not all(isinstance(x, (Load, Ref)) for x in operands(v)):
-                yield "an operand of a Dot must be a Load or a Ref"
-            if isinstance(v, Dot) and v.a.dtype.compute != v.b.dtype.compute:
-                yield f"a Dot of {v.a.dtype} and {v.b.dtype}"
-            if isinstance(v, (Reduce, Dot)):
-                lacking = [x for x in operands(v) if not v.axes <= axes_of(x)]
-                if lacking or not v.axes:
-                    yield f"a {type(v).__name__} over {sorted(v.axes)}, which an operand lacks"
-            if isinstance(v, Reduce) and v.op not in ("sum", "max", "fmax"):
-                yield f"no reduction is called {v.op}"
+    heads = statement_values(stmt)[:1] if isinstance(stmt, (Let, Accumulate)) else ()
+    for v in _every(stmt):
+        if not isinstance(v, (Reduce, Dot)):
+            continue
+        kind, parts = type(v).__name__, operands(v)
+        if not any(v is head for head in heads):
+            yield f"a {kind} must stand directly under a Let or an Accumulate"
+        if not v.axes or any(not v.axes <= axes_of(x) for x in parts):
+            yield f"a {kind} over {sorted(v.axes)}, which an operand lacks"
+        if isinstance(v, Reduce) and v.op not in REDUCE:
+            yield f"no reduction is called {v.op}"
+        if isinstance(v, Dot) and not all(isinstance(x, (Load, Ref)) for x in parts):
+            yield "an operand of a Dot must be a Load or a Ref"
+        if len({x.dtype.compute for x in parts}) > 1:
+            yield f"a Dot of {' and '.join(x.dtype.name for x in parts)}"
 
 
 CHECKS: tuple[Check, ...] = (

@@ -59,7 +59,7 @@ class Calibration:
 class Outcome:
     """What became of one measured candidate.
 
-    status:  ok, wrong, render, compile, crash, timeout or resources.
+    status:  ok, wrong, render, compile, crash, timeout, resources or unmeasured.
     seconds: median time of a run; None unless ok (and None for a candidate only verified).
     best:    least time of a run.
     spread:  half the interquartile range of the times over their median: the noise.
@@ -166,8 +166,17 @@ class Backend(Protocol):
         cold: bool = False,
         limit: float = 10.0,
         verify: bool = True,
+        only: Sequence[int] | None = None,
     ) -> list[Outcome]:
-        """Verify, then time the candidates of a batch, interleaved, in an isolated worker."""
+        """Verify, then time the candidates of a batch, interleaved, in an isolated process.
+
+        Args:
+            symbols: sizes to time at; symbolic kernels are verified at others, too.
+            repeats: times taken of each; 0 only verifies.
+            cold: operands are rotated among copies that no cache holds.
+            limit: seconds that one request may take; a candidate that hangs is killed.
+            only: numbers of the candidates meant; the others are reported as unmeasured.
+        """
 
     def assemble(self, assembly: Assembly) -> Library:
         """Compile a whole program into one library with one entry point."""

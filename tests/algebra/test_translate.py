@@ -28,7 +28,7 @@ BINDINGS = (
 @pytest.mark.parametrize("first", range(0, 2000, 200))
 def test_random_graphs(first):
     for seed in range(first, first + 200):
-        outputs = random_graph(seed)
+        outputs = random_graph(seed, steps=24)
         inputs = random_inputs(outputs, seed)
         values = values_of(outputs, inputs)
         tr = translate(outputs, **OPTIONS[seed % len(OPTIONS)])

@@ -7,6 +7,7 @@ relations that only grow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lambent.algebra.rules import BINARY, INDEX_BINARY, UNARY, spell
@@ -41,121 +42,99 @@ DECLARATIONS = """
 """
 
 
+_FACTS = """
+# Free axes, as a mask.
+(= e (In n l)) (= f (freeL l)) => (set (free e) f)
+(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)]) => (set (free e) 0)
+(= e (Val i)) (= f (freeI i)) => (set (free e) f)
+(= e ([UNARY/Scale c n/Cast d] a)) (= f (free a)) => (set (free e) f)
+(= e ([BINARY] a b)) (= f (free a)) (= g (free b)) => (set (free e) (| f g))
+(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (& f (^ -1 m)))
+(= e ([Fold/Part] m a v)) (= f (free a)) (= g (free v)) => (set (free e) (& (| f g) (^ -1 m)))
+(= e (At n i t)) (= f (free t)) (= g (freeI i)) => (set (free e) (| (& f (^ -1 n)) g))
+(= e (AtL n i t)) (= f (freeL t)) (= g (freeI i)) => (set (freeL e) (| (& f (^ -1 n)) g))
+(= e (AtI n i t)) (= f (freeI t)) (= g (freeI i)) => (set (freeI e) (| (& f (^ -1 n)) g))
+(= e (Nil)) => (set (freeL e) 0)
+(= e (Cons i l)) (= f (freeI i)) (= g (freeL l)) => (set (freeL e) (| f g))
+(= e (Ax m)) => (set (freeI e) m)
+(= e ([IC/IS] n)) => (set (freeI e) 0)
+(= e (IMul n a)) (= f (freeI a)) => (set (freeI e) f)
+(= e (IOf a)) (= f (free a)) => (set (freeI e) f)
+(= e ([INDEX] a b)) (= f (freeI a)) (= g (freeI b)) => (set (freeI e) (| f g))
+
+# Dtypes.
+(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)/(Cast d a)]) => (set (dt e) d)
+(= e (In s l)) (= d (holds s)) => (set (dt e) d)
+(= e (Val i)) => (set (dt e) INT64)
+(= e [(Less a b)/(Eq a b)/(Not a)]) => (set (dt e) BOOL)
+(= e ([Exp2/Log2/Sin/Recip/Sqrt/Scale c n/Sum m/Max m/At n i] a)) (= d (dt a)) => (set (dt e) d)
+(= e ([Add/Mul/Mod] [a b/b a])) (= d (dt a)) => (set (dt e) d)
+(= e ([Mask/Fold m/Part m] b a)) (= d (dt a)) => (set (dt e) d)
+(= d (dt e)) (>= d FLOAT) => (flt e)
+(= d (dt e)) (< d FLOAT) => (fin e)
+
+# Finite: over the reals, and never infinite where it may be NaN.
+(= e [(C x k d)/(Next m d)]) => (fin e)
+(= e (In s l)) (finite_buffer s) => (fin e)
+(fin e) => (real e)
+(= e ([Scale c n/Cast d/Exp2/Mask b/Sum m/Max m] a)) ([fin/real] a) => ([fin/real] e)
+(= e ([Add/Mul] a b)) ([fin/real] a) ([fin/real] b) => ([fin/real] e)
+(= e (Log2 a)) ([fin/real] a) (pos a) => ([fin/real] e)
+(= e (Sqrt a)) (fin a) (nneg a) => (fin e)
+(= e (Sqrt a)) (real a) => (real e)
+(= e (Sin a)) (fin a) => (fin e)
+(= e (Sin a)) => (real e)
+(= e (Recip a)) (fin a) (pos a) => (fin e)
+(= e (Recip a)) (pos a) => (real e)
+(= e (Fold m a v)) (fin a) (fin v) => (fin e)
+# Weights of 0 … 1, or NaN.
+(= e ([Fold/Part] m a v)) (real v) => (real e)
+
+# Signs, of floats alone by their origins: sums of integers wrap.
+(= e (C x k d)) (> x ZERO) (>= d FLOAT) => (pos e)
+(= e (Next m d)) (>= d FLOAT) (= 0 (& m EMPTY)) => (pos e)
+(pos e) => (nneg e)
+(= e (Exp2 a)) => (nneg e)
+(= e (Exp2 a)) (real a) => (pos e)
+(= e (Recip a)) (real a) (pos a) => (pos e)
+(= e (Recip a)) (nneg a) => (nneg e)
+# The maximum counts in full.
+(= e (Fold m a (C x k d))) (> x ZERO) => (pos e)
+(= e (Mul a a)) (flt a) => (nneg e)
+(= e ([Sqrt/Max m] a)) ([pos/nneg] a) => ([pos/nneg] e)
+(= e (Mul a b)) ([pos/nneg] a) ([pos/nneg] b) => ([pos/nneg] e)
+(= e (Add a b)) ([pos/nneg] a) (nneg b) => ([pos/nneg] e)
+(= e ([Mask b/Sum m] a)) (nneg a) => (nneg e)
+(= e (Sum m a)) (pos a) (= 0 (& m EMPTY)) => (pos e)
+(= e (Add x (Scale NEG 0 (Max m x)))) => (npos e)
+(= e (Scale c n a)) ([pos/nneg/npos] a) (> c ZERO) => ([pos/nneg/npos] e)
+(= e (Mul a b)) (npos a) (pos b) => (npos e)
+
+# Made of weights, constants and indices alone (leaves that are weights are told).
+(= e [(C x k d)/(Inf x d)/(Next m d)/(Val i)]) => (wonly e)
+(= e ([UNARY/Scale c n/Cast d/Sum m/Max m] a)) (wonly a) => (wonly e)
+(= e ([BINARY] a b)) (wonly a) (wonly b) => (wonly e)
+"""
+
+
 def fact_rows() -> list[tuple[str, str]]:
     """(premises, conclusions) of every rule about facts."""
-    return [*_free(), *_dtypes(), *_finite(), *_signs(), *_weights()]
+    names = {"UNARY": UNARY, "BINARY": BINARY, "INDEX": INDEX_BINARY}
+    table = re.sub(r"\b(UNARY|BINARY|INDEX)\b", lambda m: "/".join(names[m[0]]), _FACTS)
+    lines = [line for line in table.splitlines() if line and line[0] != "#"]
+    return [(a, b) for line in lines for a, _, b in (x.partition(" => ") for x in _each(line))]
+
+
+def _each(line: str) -> Iterator[str]:
+    """The line for every choice of [this/that]; equal brackets choose alike."""
+    choice = re.search(r"\[([^]]*)\]", line)
+    if not choice:
+        yield line
+        return
+    for part in choice[1].split("/"):
+        yield from _each(line.replace(choice[0], part))
 
 
 def fact_rules(empty: int) -> list[str]:
     """One egglog rule a line. `empty`: the axes that may have no points."""
     return [spell(f"(rule ({a}) ({b}) :ruleset facts)", empty) for a, b in fact_rows()]
-
-
-Row = tuple[str, str]
-
-
-def _free() -> Iterator[Row]:
-    yield "(= e (In n l)) (= f (freeL l))", "(set (free e) f)"
-    for leaf in ("(C x k d)", "(Inf x d)", "(Nan d)", "(Next m d)"):
-        yield f"(= e {leaf})", "(set (free e) 0)"
-    yield "(= e (Val i)) (= f (freeI i))", "(set (free e) f)"
-    for head in (*(f"{u} a" for u in UNARY), "Scale c n a", "Cast d a"):
-        yield f"(= e ({head})) (= f (free a))", "(set (free e) f)"
-    for op in BINARY:
-        yield f"(= e ({op} a b)) (= f (free a)) (= g (free b))", "(set (free e) (| f g))"
-    for op in ("Sum", "Max"):
-        yield f"(= e ({op} m a)) (= f (free a))", "(set (free e) (& f (^ -1 m)))"
-    for op in ("Fold", "Part"):
-        yield (
-            f"(= e ({op} m a v)) (= f (free a)) (= g (free v))",
-            "(set (free e) (& (| f g) (^ -1 m)))",
-        )
-    for op, free in (("At", "free"), ("AtL", "freeL"), ("AtI", "freeI")):
-        yield (
-            f"(= e ({op} n i t)) (= f ({free} t)) (= g (freeI i))",
-            f"(set ({free} e) (| (& f (^ -1 n)) g))",
-        )
-    yield "(= e (Nil))", "(set (freeL e) 0)"
-    yield "(= e (Cons i l)) (= f (freeI i)) (= g (freeL l))", "(set (freeL e) (| f g))"
-    yield "(= e (Ax m))", "(set (freeI e) m)"
-    yield "(= e (IC n))", "(set (freeI e) 0)"
-    yield "(= e (IS n))", "(set (freeI e) 0)"
-    yield "(= e (IMul n a)) (= f (freeI a))", "(set (freeI e) f)"
-    yield "(= e (IOf a)) (= f (free a))", "(set (freeI e) f)"
-    for op in INDEX_BINARY:
-        yield f"(= e ({op} a b)) (= f (freeI a)) (= g (freeI b))", "(set (freeI e) (| f g))"
-
-
-def _dtypes() -> Iterator[Row]:
-    for leaf in ("(C x k d)", "(Inf x d)", "(Nan d)", "(Next m d)", "(Cast d a)"):
-        yield f"(= e {leaf})", "(set (dt e) d)"
-    yield "(= e (In s l)) (= d (holds s))", "(set (dt e) d)"
-    yield "(= e (Val i))", "(set (dt e) INT64)"
-    for head in ("Less a b", "Eq a b", "Not a"):
-        yield f"(= e ({head}))", "(set (dt e) BOOL)"
-    heads = (
-        *(f"{u} a" for u in UNARY if u != "Not"),
-        *("Scale c n a", "Add a b", "Add b a", "Mul a b", "Mul b a", "Mod a b", "Mod b a"),
-        *("Mask b a", "Sum m a", "Max m a", "Fold m b a", "Part m b a", "At n i a"),
-    )
-    for head in heads:
-        yield f"(= e ({head})) (= d (dt a))", "(set (dt e) d)"
-    yield "(= d (dt e)) (>= d FLOAT)", "(flt e)"
-    yield "(= d (dt e)) (< d FLOAT)", "(fin e)"  # integers and bools
-
-
-def _finite() -> Iterator[Row]:
-    yield "(= e (C x k d))", "(fin e)"
-    yield "(= e (Next m d))", "(fin e)"
-    yield "(= e (In s l)) (finite_buffer s)", "(fin e)"
-    yield "(fin e)", "(real e)"
-    for fact in ("fin", "real"):
-        for head in ("Scale c n a", "Cast d a", "Exp2 a", "Mask b a", "Sum m a", "Max m a"):
-            yield f"(= e ({head})) ({fact} a)", f"({fact} e)"
-        yield f"(= e (Log2 a)) ({fact} a) (pos a)", f"({fact} e)"
-        for op in ("Add", "Mul"):
-            yield f"(= e ({op} a b)) ({fact} a) ({fact} b)", f"({fact} e)"
-    yield "(= e (Sqrt a)) (fin a) (nneg a)", "(fin e)"
-    yield "(= e (Sqrt a)) (real a)", "(real e)"
-    yield "(= e (Sin a)) (fin a)", "(fin e)"
-    yield "(= e (Sin a))", "(real e)"
-    yield "(= e (Recip a)) (fin a) (pos a)", "(fin e)"
-    yield "(= e (Recip a)) (pos a)", "(real e)"
-    yield "(= e (Fold m a v)) (fin a) (fin v)", "(fin e)"
-    yield "(= e (Fold m a v)) (real v)", "(real e)"  # weights of 0 … 1, or NaN
-    yield "(= e (Part m a v)) (real v)", "(real e)"
-
-
-def _signs() -> Iterator[Row]:
-    """For floats alone, by their origins: sums of integers wrap."""
-    yield "(= e (C x k d)) (> x ZERO) (>= d FLOAT)", "(pos e)"
-    yield "(= e (Next m d)) (>= d FLOAT) (= 0 (& m EMPTY))", "(pos e)"
-    yield "(pos e)", "(nneg e)"
-    yield "(= e (Exp2 a))", "(nneg e)"
-    yield "(= e (Exp2 a)) (real a)", "(pos e)"
-    yield "(= e (Recip a)) (real a) (pos a)", "(pos e)"
-    yield "(= e (Recip a)) (nneg a)", "(nneg e)"
-    yield "(= e (Fold m a (C x k d))) (> x ZERO)", "(pos e)"  # the maximum counts in full
-    yield "(= e (Mul a a)) (flt a)", "(nneg e)"
-    for fact in ("pos", "nneg"):
-        yield f"(= e (Sqrt a)) ({fact} a)", f"({fact} e)"
-        yield f"(= e (Max m a)) ({fact} a)", f"({fact} e)"
-        yield f"(= e (Mul a b)) ({fact} a) ({fact} b)", f"({fact} e)"
-        yield f"(= e (Scale c n a)) ({fact} a) (> c ZERO)", f"({fact} e)"
-        yield f"(= e (Add a b)) ({fact} a) (nneg b)", f"({fact} e)"
-    yield "(= e (Mask b a)) (nneg a)", "(nneg e)"
-    yield "(= e (Sum m a)) (nneg a)", "(nneg e)"
-    yield "(= e (Sum m a)) (pos a) (= 0 (& m EMPTY))", "(pos e)"
-    yield "(= e (Add x (Scale NEG 0 (Max m x))))", "(npos e)"
-    yield "(= e (Scale c n a)) (npos a) (> c ZERO)", "(npos e)"
-    yield "(= e (Mul a b)) (npos a) (pos b)", "(npos e)"
-
-
-def _weights() -> Iterator[Row]:
-    """Made of weights, constants and indices alone (leaves that are weights are told)."""
-    for leaf in ("(C x k d)", "(Inf x d)", "(Next m d)", "(Val i)"):
-        yield f"(= e {leaf})", "(wonly e)"
-    for head in (*(f"{u} a" for u in UNARY), "Scale c n a", "Cast d a", "Sum m a", "Max m a"):
-        yield f"(= e ({head})) (wonly a)", "(wonly e)"
-    for op in BINARY:
-        yield f"(= e ({op} a b)) (wonly a) (wonly b)", "(wonly e)"

@@ -131,9 +131,7 @@ def copies() -> dict[str, TileProgram]:
     folded = Store("Y", (a(i) * 45 + a(j),), load("X", (a(i) * 45 + a(j)) // 7))
     shifted = Store("Y", (a(i), a(j)), load("X", a(i), a(j) - 20 + a(i)))
     return {
-        "transpose": program(
-            [loops(axes, (i, j), turned)], axes, {"Y": (s, 45)}, {"X": (45, s)}
-        ),
+        "transpose": program([loops(axes, (i, j), turned)], axes, {"Y": (s, 45)}, {"X": (45, s)}),
         "folded": program([loops(axes, (i, j), folded)], axes, {"Y": (s * 45,)}, {"X": (s * 7,)}),
         "shifted": program([loops(axes, (i, j), shifted)], axes, {"Y": (s, 45)}, {"X": (s, 45)}),
     }

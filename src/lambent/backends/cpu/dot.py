@@ -1,9 +1,9 @@
 """Σ of products → register-blocked micro-kernels: rows × vectors of accumulators.
 
-The lane axis is one that only operand B has; the rows run along one that only A has. The accumulators
-stay in registers over the whole contraction of a tile. B is read in vectors: where it lies (contiguous
-along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read by broadcast:
-where it lies, or from a tile, or from panels of whole blocks of rows.
+The lane axis is one that only operand B has; the rows run along one that only A has. Accumulators
+stay in registers over the whole contraction of a tile. B is read in vectors: where it lies (it is
+contiguous along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read
+by broadcast: where it lies, or from a tile, or from panels of whole blocks of rows.
 
 Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide.
 """

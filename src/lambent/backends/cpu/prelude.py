@@ -41,6 +41,7 @@ typedef float f32; typedef double f64; typedef int8_t i8; typedef int16_t i16; t
 typedef int64_t i64; typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef int m;
 #define LANES %(lanes)d
 #define FN static inline __attribute__((always_inline, unused))
+#define CALL static __attribute__((noinline, unused))
 #define VECTOR(T) typedef T v##T __attribute__((ext_vector_type(LANES)));
 VECTOR(f32) VECTOR(f64) VECTOR(i8) VECTOR(i16) VECTOR(i32) VECTOR(i64)
 VECTOR(u8) VECTOR(u16) VECTOR(u32)
@@ -84,6 +85,9 @@ FN vf32 vlog2_f32(vf32 x) {
   vf32 r = p * f + CV(tiny ? e - 23 : e, vf32);
   r = x < INFINITY ? r : x; r = x == 0.f ? (vf32)(-INFINITY) : r;
   return x < 0.f ? (vf32)(NAN) : r; }
+CALL vf32 vsin_far(vf32 x, vf32 r, vi32 far) {
+  for (int i = 0; i < LANES; i++) if (far[i]) r[i] = sinf(x[i]);
+  return r; }
 FN vf32 vsin_f32(vf32 x) {
   vf32 t = x * 0.318309886f + 12582912.f, k = t - 12582912.f;
   vf32 r = x - k * 3.140625f; r = r - k * 0.00096750259399f; r = r - k * 1.5099580e-7f;
@@ -92,19 +96,19 @@ FN vf32 vsin_f32(vf32 x) {
   p = p * z - 0.166666672f; r = r + r * (z * p);
   r = (vf32)((vi32)r ^ (((vi32)t & 1) << 31));
   vi32 far = ~((x < 1e4f) & (x > -1e4f));
-  if (__builtin_reduce_or(far)) for (int i = 0; i < LANES; i++) if (far[i]) r[i] = sinf(x[i]);
-  return r; }
+  return __builtin_reduce_or(far) ? vsin_far(x, r, far) : r; }
 FN vf32 vround_h(vf32 x) { return CV(CV(x, vh), vf32); }
 FN vf32 vround_bf(vf32 x) { return vfrom_bf(vto_bf(x)); }
 FN f32 round_h(f32 x) { return (f32)(_Float16)x; }
 FN f32 round_bf(f32 x) { return from_bf(to_bf(x)); }
 FN i64 to_int(f64 x) { // truncated; NaN is 0, what i64 cannot hold its least value
   return x != x ? 0 : x >= 9223372036854775808. || x < -9223372036854775808. ? INT64_MIN : (i64)x; }
+CALL vi32 vto_int_far(vf32 x, vi32 r, vi32 near) {
+  for (int i = 0; i < LANES; i++) if (!near[i]) r[i] = (i32)to_int(x[i]);
+  return r; }
 FN vi32 vto_int_f32(vf32 x) {
   vi32 near = (x < 2147483648.f) & (x >= -2147483648.f), r = CV(near ? x : (vf32)(0.f), vi32);
-  if (__builtin_reduce_or(~near)) for (int i = 0; i < LANES; i++)
-    if (!near[i]) r[i] = (i32)to_int(x[i]);
-  return r; }
+  return __builtin_reduce_or(~near) ? vto_int_far(x, r, near) : r; }
 FN f32 mod_f32(f32 a, f32 b) { f32 r = fmodf(a, b);
   return r == 0 ? copysignf(0, b) : (r < 0) != (b < 0) ? r + b : r; }
 FN f64 mod_f64(f64 a, f64 b) { f64 r = fmod(a, b);
@@ -126,10 +130,10 @@ def _access(code: str, memory: str, t: str) -> str:
     return f"""
 typedef {vector} w{code} __attribute__((aligned({size}), may_alias));
 FN v{t} ld_{code}(const {memory} *p) {{ {vector} x = *(const w{code} *)p; return {load}; }}
-FN v{t} ldt_{code}(const {memory} *p, i64 n) {{ {vector} x = 0;
+CALL v{t} ldt_{code}(const {memory} *p, i64 n) {{ {vector} x = 0;
   for (int i = 0; i < LANES; i++) if (i < n) x[i] = p[i]; return {load}; }}
 FN void st_{code}({memory} *p, v{t} x) {{ *(w{code} *)p = {store}; }}
-FN void stt_{code}({memory} *p, v{t} x, i64 n) {{ {vector} y = {store};
+CALL void stt_{code}({memory} *p, v{t} x, i64 n) {{ {vector} y = {store};
   for (int i = 0; i < LANES; i++) if (i < n) p[i] = y[i]; }}
 FN {t} get_{code}(const {memory} *p) {{ return {get}; }}
 FN void put_{code}({memory} *p, {t} x) {{ *p = {put}; }}"""
@@ -164,7 +168,7 @@ def _each(name: str, t: str, arity: int) -> str:
     params = ", ".join(f"v{t} {x}" for x in "ab"[:arity])
     args = ", ".join(f"{x}[i]" for x in "ab"[:arity])
     return (
-        f"\nFN v{t} v{name}_{t}({params}) {{ v{t} r; for (int i = 0; i < LANES; i++) "
+        f"\nCALL v{t} v{name}_{t}({params}) {{ v{t} r; for (int i = 0; i < LANES; i++) "
         f"r[i] = {name}_{t}({args}); return r; }}"
     )
 
@@ -195,7 +199,7 @@ def prelude(target: Target) -> str:
         parts.append(f"\nFN f64 {name}_f64(f64 x) {{ return {double}(x); }}")
         parts.append(_each(name, "f64", 1))
     parts.append("""
-FN vi64 vto_int(vf64 x) { vi64 r;
+CALL vi64 vto_int(vf64 x) { vi64 r;
   for (int i = 0; i < LANES; i++) r[i] = to_int(x[i]); return r; }""")
     parts += [_integer_mod(t) for t in NUMBERS if t not in FLOATS]
     parts += [_each("mod", t, 2) for t in NUMBERS]

@@ -1,7 +1,7 @@
 """Tile values → C expressions: one element, or one vector along the lane axis.
 
-Values are virtual: each is computed in the outermost open loop that binds all of its axes, once, into
-a C variable. Nothing is stored that a statement does not store.
+Values are virtual: each is computed in the outermost open loop that binds all of its axes, once,
+into a C variable. Nothing is stored that a statement does not store.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def seed(number: int) -> None:
 
 @contextmanager
 def skip_init() -> Iterator[None]:
-    """Modules made inside have zero weights and draw nothing: they are about to be loaded."""
+    """Modules made inside draw no weights, which start as zeros: they are about to be loaded."""
     token = _skip.set(True)
     try:
         yield
@@ -41,7 +41,8 @@ def parameter(
 ) -> Tensor:
     """A weight drawn uniformly from fill ± bound. It gets its name where a Module takes it up."""
     if bound == 0.0 or _skip.get():
-        return weight("parameter", np.full(shape, fill, dtype.numpy))
+        array = np.zeros(shape, dtype.numpy)  # costs nothing until it is read
+        return weight("parameter", array + dtype.numpy.type(fill) if fill else array)
     drawn = _generator.random(shape, np.float32) * (2 * bound) + (fill - bound)
     return weight("parameter", drawn.astype(dtype.numpy))
 

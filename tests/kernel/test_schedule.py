@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -52,8 +53,30 @@ def test_roles_are_structural() -> None:
     assert moves(matmul()).roles == {0: "rows", 1: "columns", 2: "contracted"}
     assert moves(batched()).roles[0] == "batch"
     roles = moves(fold("causal")).roles
-    assert roles == {0: "batch", 1: "rows", 2: "streamed", 3: "contracted", 4: "columns"}
+    assert roles == {0: "batch", 1: "rows", 2: "streamed", 3: "contracted", 4: "wide"}
     assert moves(softmax(True)).roles == {0: "row", 1: "lane", 2: "reduced"}
+
+
+def closing_norm(t: int = 128, c: int = 384) -> Kernel:
+    """A product and a norm over its columns in one kernel."""
+    b = Build()
+    i, j, k = b.axes(t, c, c)
+    x = b.sum(k, b.mul(b.load("X", i, k), b.load("W", j, k)))
+    square = b.mul(b.sum(j, b.mul(x, x)), b.c(Fraction(1, c)))
+    b.out("Y", b.mul(x, b.un("recip", "sqrt", square)), i, j)
+    return b.kernel()
+
+
+def test_the_first_guess_computes_nothing_twice() -> None:
+    kernel = closing_norm()
+    assert show(lower(kernel, default_schedule(kernel))).count("dot(") == 1
+    b = Build()  # a product of a product: the columns of the second are not cut
+    i, j, k, p = b.axes(128, 384, 1536, 384)
+    hidden = b.un("exp2", b.sum(p, b.mul(b.load("X", i, p), b.load("U", k, p))))
+    b.out("Y", b.sum(k, b.mul(hidden, b.load("V", j, k))), i, j)
+    kernel = b.kernel()
+    assert moves(kernel).roles == {0: "rows", 1: "wide", 2: "streamed", 3: "contracted"}
+    assert dict(default_schedule(kernel).tiles)[1] == 384
 
 
 def test_neighbours_are_legal_and_differ() -> None:

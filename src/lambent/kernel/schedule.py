@@ -9,6 +9,8 @@ A role says what an axis does in the kernel's structure, whatever the kernel com
     bound   contracted      summed by a contraction
             streamed        summed by a contraction that takes what another reduction gives
             reduced         summed or maximised otherwise
+    either  wide            own axis of one group of factors whose other group holds reductions:
+                            cutting it computes those again
 
 Schedules speak of the axes of `rewrite.split(kernel)`, where clashing binders have their own.
 """
@@ -34,6 +36,7 @@ TILES: dict[str, tuple[int, ...]] = {
     "row": (1, 2, 4, 8, 16, 32),
     "lane": (64, 256, 1024, 4096, WHOLE),
     "outer": (1, 2, 4, 8, 16, 32, 64),
+    "wide": (128, 256, 512, 1024, WHOLE),
     "contracted": (64, 128, 256, 384, 512, 1024, WHOLE),
     "streamed": (16, 32, 64, 96, 128, 192, 256, 512, WHOLE),
     "reduced": (64, 256, 1024, 4096, WHOLE),
@@ -68,7 +71,8 @@ class _Structure:
     """Roles, sizes and the axes in the order of the outputs."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = split(kernel).kernel
+        parts = split(kernel)
+        self.kernel, self.twins = parts.kernel, parts.twins
         self.sizes = {i: max(1, representative(n)) for i, n in self.kernel.extents.items()}
         self.most = {i: max(1, bound(n)) for i, n in self.kernel.extents.items()}
         outputs = self.kernel.outputs
@@ -108,9 +112,10 @@ class _Structure:
             found = two_groups(axes, lambda i: self.rank[i])
             if found is not None:
                 first, second, batch = found
-                for role, group in (("rows", first), ("columns", second)):
+                for role, group, other in (("rows", first, second), ("columns", second, first)):
+                    busy = any(u.op in REDUCTIONS for u in walk(*(parts[n] for n in other)))
                     for i in frozenset[int]().union(*(axes[n] for n in group)) - batch:
-                        self.tags[i].add(role)
+                        self.tags[i] |= {role, "wide"} if busy and role == "columns" else {role}
                 for i in t.axes:
                     self.tags[i].add("contracted" if t.op == "sum" else "streamed")
                     self.tags[i].add("contracted")
@@ -124,7 +129,11 @@ class _Structure:
 
     def role(self, i: int) -> str:
         tags = self.tags[i]
+        if "wide" in tags:
+            return "wide"
         if i not in self.free:
+            if {"contracted", "batch"} <= tags:
+                return "batch"
             inner = tags & {"rows", "columns", "batch"}
             if "streamed" in tags or ("contracted" in tags and inner):
                 return "streamed"
@@ -168,12 +177,18 @@ def default_schedule(kernel: Kernel, hardware: Hardware | None = None) -> Schedu
             tiles[i] = max(least, min(s.most[i], total))
             total = max(1, total // min(s.sizes[i], tiles[i]))
 
-    streamed = bool(s.of("streamed"))
-    share(s.of("streamed"), 64)
+    for i in s.of("streamed"):
+        tiles[i] = min(s.most[i], 64)
+    while math.prod(tiles.values()) > 4096:
+        widest = max(tiles, key=lambda i: (tiles[i], -i))
+        tiles[widest] = -(-tiles[widest] // 2)
     share(_largest_last(s, s.of("contracted")), 512)
     share(s.of("reduced"), 8192)
-    share(s.of("columns"), 256 if streamed else 128)
-    share(s.of("rows"), 64 if streamed or s.of("reduced") else 96)
+    tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
+    share(s.of("columns"), 128)
+    share(s.of("rows"), 64 if s.of("streamed", "reduced") else 96)
+    for i, step in [(i, 6) for i in s.of("rows")] + [(i, 16) for i in s.of("columns")]:
+        tiles[i] = _even(s.sizes[i], tiles[i], step)
     for i in s.of("batch"):
         tiles[i] = 1
     reduced = math.prod(min(tiles[i], s.sizes[i]) for i in s.of("reduced"))
@@ -189,14 +204,27 @@ def default_schedule(kernel: Kernel, hardware: Hardware | None = None) -> Schedu
     lane = math.prod(min(tiles[i], s.sizes[i]) for i in lanes)
     share(s.of("row"), max(1, min(16, 4096 // max(1, reduced))))
     share(s.of("outer"), max(1, 4096 // max(1, lane)))
-    return _balanced(s, tiles, hardware)
+    kept = set(s.of("wide"))
+    for twin, i in s.twins.items():  # one tile serves both names
+        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
+            tiles[i] = s.most[i]
+            kept.add(i)
+    return _balanced(s, tiles, kept, hardware)
+
+
+def _even(size: int, tile: int, step: int) -> int:
+    """A tile like the given one, of which the last is hardly smaller than the others."""
+    if tile < step or tile >= size:
+        return tile
+    each = -(-size // -(-size // tile))
+    return min(tile, -(-each // step) * step)
 
 
 def _largest_last(s: _Structure, axes: list[int]) -> list[int]:
     return sorted(axes, key=lambda i: (s.sizes[i], i))
 
 
-def _balanced(s: _Structure, tiles: dict[int, int], hardware: Hardware) -> Schedule:
+def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int], hardware: Hardware) -> Schedule:
     """Enough tasks for the threads: halve the largest tiles; then as short a grid as gives them."""
 
     def tasks(axes: tuple[int, ...]) -> int:
@@ -205,7 +233,8 @@ def _balanced(s: _Structure, tiles: dict[int, int], hardware: Hardware) -> Sched
     work = math.prod(s.sizes.values())
     wanted = 4 * hardware.threads if work > 1 << 16 else 1
     while tasks(s.order) < wanted:
-        wide = [i for i in s.order if min(tiles.get(i, 1), s.sizes[i]) > _least(s.roles[i])]
+        tall = [i for i in s.order if min(tiles.get(i, 1), s.sizes[i]) > _least(s.roles[i])]
+        wide = [i for i in tall if i not in kept]
         if not wide:
             break
         i = max(wide, key=lambda i: (min(tiles[i], s.sizes[i]), -s.rank[i]))
@@ -232,7 +261,8 @@ def moves(kernel: Kernel, hardware: Hardware | None = None) -> Moves:
         found = {min(t, s.most[i]) for t in TILES[role] if t != WHOLE}
         if WHOLE in TILES[role] and s.most[i] <= WHOLE_LIMIT:
             found.add(s.most[i])
-        tiles[i] = tuple(sorted({*found, first.get(i, 1)}))
+        joint = s.contracts and i in s.twins.values() and s.most[i] <= 1024
+        tiles[i] = (s.most[i],) if joint else tuple(sorted({*found, first.get(i, 1)}))
     rotations = [s.order[n:] + s.order[:n] for n in range(len(s.order))]
     swapped = [s.order[:-2] + s.order[:-3:-1]] if len(s.order) > 1 else []
     orders = tuple(dict.fromkeys([s.order, *swapped, *rotations]))

@@ -32,7 +32,7 @@ def run(
     text: Annotated[
         list[str] | None, typer.Option(help="A sentence; give it several times.")
     ] = None,
-    budget: Budget = 150.0,
+    budget: Budget = 120.0,
     device: Device = "cpu",
     fresh: Annotated[bool, typer.Option(help="Search even if a program is cached.")] = False,
     peers: Annotated[bool, typer.Option(help="Compare with PyTorch where installed.")] = True,

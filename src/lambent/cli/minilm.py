@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,50 +87,57 @@ def graph(batch: int, length: int) -> Any:
 def example(ids: Array, mask: Array) -> Example:
     """These tokens as an example."""
 
-    def with_torch(t: dict[str, Any]) -> Any:
-        return torch_encode(t, t["ids"], t["mask"])
-
     def meaning(t: Arrays) -> Array:
         import torch
 
-        return np.asarray(with_torch({name: torch.from_numpy(a) for name, a in t.items()}))
+        return np.asarray(encode({name: torch.from_numpy(a) for name, a in t.items()}))
 
+    encode = torch_encoder(config())
     given = {"ids": ids, "mask": mask}
     return Example(
-        "minilm", ids.shape, given, lambda t: graph(*ids.shape), meaning, {"torch": with_torch},
+        "minilm", ids.shape, given, lambda t: graph(*ids.shape), meaning, {"torch": encode},
         weights(), native=False,
     )  # fmt: skip
 
 
-def torch_encode(w: dict[str, Any], ids: Any, mask: Any) -> Any:
-    """The encoder in PyTorch as one would write it, with its fused kernels; shapes as `graph`."""
-    import torch.nn.functional as f
+def torch_encoder(config: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """The encoder in PyTorch as one would write it, with its fused kernels.
 
-    def linear(name: str, x: Any) -> Any:
-        return f.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+    Returns:
+        A function of the weights by name with `ids` and `mask` among them; shapes as `graph`.
+    """
+    eps, heads = config["layer_norm_eps"], config["num_attention_heads"]
+    layers = config["num_hidden_layers"]
 
-    def norm(name: str, x: Any) -> Any:
-        scale, shift = w[f"{name}.weight"], w[f"{name}.bias"]
-        return f.layer_norm(x, x.shape[-1:], scale, shift, config()["layer_norm_eps"])
+    def encode(w: dict[str, Any]) -> Any:
+        import torch.nn.functional as f
 
-    def attention(name: str, x: Any) -> Any:
-        heads = config()["num_attention_heads"]
-        q, k, v = (
-            linear(f"{name}.{part}", x).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for part in ("query", "key", "value")
-        )
-        mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :] != 0)
-        return mixed.transpose(1, 2).flatten(-2)
+        def linear(name: str, x: Any) -> Any:
+            return f.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
-    words = f.embedding(ids, w["embeddings.word_embeddings.weight"])
-    kinds = w["embeddings.token_type_embeddings.weight"][0]
-    places = w["embeddings.position_embeddings.weight"][: ids.shape[1]]
-    x = norm("embeddings.LayerNorm", words + kinds + places)
-    for i in range(config()["num_hidden_layers"]):
-        at = f"encoder.layer.{i}"
-        y = linear(f"{at}.attention.output.dense", attention(f"{at}.attention.self", x))
-        x = norm(f"{at}.attention.output.LayerNorm", y + x)
-        y = linear(f"{at}.output.dense", f.gelu(linear(f"{at}.intermediate.dense", x)))
-        x = norm(f"{at}.output.LayerNorm", y + x)
-    kept = mask[:, :, None].to(x.dtype)
-    return f.normalize((x * kept).sum(1) / kept.sum(1), dim=-1)
+        def norm(name: str, x: Any) -> Any:
+            return f.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps)
+
+        def attention(name: str, x: Any) -> Any:
+            q, k, v = (
+                linear(f"{name}.{part}", x).unflatten(-1, (heads, -1)).transpose(1, 2)
+                for part in ("query", "key", "value")
+            )
+            mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, None, :])
+            return mixed.transpose(1, 2).flatten(-2)
+
+        keep = w["mask"] != 0
+        words = f.embedding(w["ids"], w["embeddings.word_embeddings.weight"])
+        kinds = w["embeddings.token_type_embeddings.weight"][0]
+        places = w["embeddings.position_embeddings.weight"][: words.shape[1]]
+        x = norm("embeddings.LayerNorm", words + kinds + places)
+        for i in range(layers):
+            at = f"encoder.layer.{i}"
+            y = linear(f"{at}.attention.output.dense", attention(f"{at}.attention.self", x))
+            x = norm(f"{at}.attention.output.LayerNorm", y + x)
+            y = linear(f"{at}.output.dense", f.gelu(linear(f"{at}.intermediate.dense", x)))
+            x = norm(f"{at}.output.LayerNorm", y + x)
+        kept = keep[:, :, None].to(x.dtype)
+        return f.normalize((x * kept).sum(1) / kept.sum(1), dim=-1)
+
+    return encode

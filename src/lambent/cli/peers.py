@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ PEERS = {"torch": "torch", "torch.compile": "torch", "onnxruntime": "onnxruntime
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler writes to standard error
 
-COMPILE_LIMIT = 90.0
+COMPILE_LIMIT = 60.0
 """Seconds that torch.compile may take."""
 
 
@@ -83,7 +84,7 @@ def _torch_peers(
     calls = {n: bind(f) for n, f in example.torch.items() if "torch" in names}
     if "torch.compile" in names:
         try:
-            with limit(COMPILE_LIMIT):
+            with limit(COMPILE_LIMIT), warnings.catch_warnings(action="ignore"):
                 call = bind(torch_compiled(example.torch["torch"]))
                 call()
             calls["torch.compile"] = call
@@ -107,7 +108,7 @@ def torch_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     torch._dynamo.reset()
-    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
     return compiled
 
 

@@ -86,6 +86,7 @@ def compare(program: Any, device: str, ids: Array, mask: Array, vectors: Array) 
     from lambent.cli.bench import bench_one
     from lambent.cli.peers import make_peers, to_numpy
 
+    say("preparing PyTorch for comparison; torch.compile may take up to a minute")
     work = minilm.example(ids, mask)
     peers = make_peers(work, PEERS, threads(), say)
     theirs = to_numpy(peers["torch"].run())

@@ -211,7 +211,7 @@ class _Search:
     def basic(self) -> None:
         """For every class the body of its cheapest tree, cut at every value that can be stored."""
         s = self.space
-        for c in sorted(s.best, key=lambda c: (s.cost[c], c)):
+        for c in self._operands_first():
             alt = s.best[c]
             kids = tuple(self.stored.get(k) or self._basic_kid(k) for k in alt.kids)
             leaves = self.leaf(str(alt.args[0])) if alt.op == "in" else 0
@@ -225,6 +225,19 @@ class _Search:
             body = Body(c, alt, kids, leaves, reductions, parts, work, basic=True)
             self._number(body)
             self.table[c] = {(body.leaves, body.reductions): body}
+
+    def _operands_first(self) -> list[int]:
+        """The classes in the order of their cheapest trees (costs alone may tie)."""
+        order: dict[int, None] = {}
+        stack = [(c, False) for c in sorted(self.space.best, reverse=True)]
+        while stack:
+            c, done = stack.pop()
+            if done:
+                order[c] = None
+            elif c not in order:
+                stack.append((c, True))
+                stack.extend((k, False) for k in self.space.best[c].kids if k not in order)
+        return list(order)
 
     def _basic_kid(self, c: int) -> Body:
         return next(iter(self.table[c].values()))

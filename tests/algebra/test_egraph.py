@@ -349,3 +349,22 @@ def test_finiteness_of_narrow_and_wide_weights():
     for dtype, value in (("bfloat16", 1e30), ("float16", 6e4), ("float64", 1e300)):
         tr = translate([t.weight("w", np.full(3, value), dtype).node])
         assert egraph.finite_buffers(tr) == ["w"]
+
+
+def test_a_polynomial_of_a_sum_stays_small():
+    h = matmul(t.input("x", (4, 8)), weight("w", 8, 3))
+    y = h
+    for c in (0.1, 0.2, 0.3, 0.4):
+        y = y * h + c
+    saturated = saturate([(y * h * y).node])
+    assert saturated.stats.saturated and saturated.stats.e_nodes < 300
+
+
+def test_products_of_products_may_be_taken_in_another_order():
+    q, k, v = (t.input(name, (8, 4)) for name in "qkv")
+    y = matmul(matmul(q, swapped(k, -2)), v)
+    saturated = saturate([y.node])
+    (root,) = saturated.roots
+    shared = [n for n in saturated.classes[root.cls].nodes if n.op == "sum"]
+    assert {len(n.axes) for n in shared} == {1, 2}  # (q·k)·v, q·(k·v), and both sums at once
+    assert len(shared) >= 3

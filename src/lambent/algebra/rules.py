@@ -130,11 +130,13 @@ scale_sign_k: (Scale NEG n x) => (Scale NEG 0 (Scale ONE n x)) if (!= n 0)
 # exp2(c·(a + b)) → exp2(c·a + c·b): a shift by the maximum becomes visible.
 exp_scale: (Exp2 (Scale c n (Add a b))) => (Exp2 (Add (Scale c n a) (Scale c n b)))
 
-# Σ c·x → c·Σ x where c lacks the axes, or some of them (q); and back.
+# Σ c·x → c·Σ x where c lacks the axes, or some of them (q); and back into a sum of sums, but not
+# elsewhere: powers of one sum (a polynomial of a product's result) would multiply without use.
 sum_out: (Sum m (Mul c x)) => (Mul c (Sum m x)) if (lacks c m) (real c) (filled m)
 sum_out_some: (Sum m (Mul c x)) => (Sum (^ m q) (Mul c (Sum q x)))
     if (= f (free c)) (= q (& m (^ -1 f))) (!= q 0) (!= q m) (real c) (filled m)
-sum_in: (Mul c (Sum m x)) => (Sum m (Mul c x)) if (lacks c m) (real c) (filled m)
+sum_in: (Sum p (Mul c (Sum m x))) => (Sum (| p m) (Mul c x))
+    if (lacks c m) (real c) (= 0 (& p m)) (filled m)
 sum_sum: (Sum p (Sum q x)) => (Sum (| p q) x) if (= 0 (& p q))
 sum_none: (Sum 0 x) => x
 # Σ x → (number of points)·x where x lacks the axes, or some of them.

@@ -74,15 +74,18 @@ def log10(x: TensorLike) -> Tensor:
 
 @in_compute_dtype
 def expm1(x: Tensor) -> Tensor:
-    """e^x − 1, also near 0, where it is `2t / (1 − t)` with t = tanh(x/2) as a fraction."""
-    p, q = _tanh_fraction(x * 0.5)
-    return where(abs(x) > 1.2, exp(x) - 1.0, p * 2.0 / (q - p))
+    """e^x − 1, also near 0: there `2t / (1 − t)` with t = tanh(x/2) as a fraction in x."""
+    p, q = ([c / 4**i for i, c in enumerate(cs)] for cs in (_LAMBERT_P, _LAMBERT_Q))
+    below = [q[0], *(c for i, odd in enumerate(p) for c in (-odd / 2, q[i + 1]))]
+    c = clip(x, -1.2, 1.2)
+    return where(abs(x) > 1.2, exp(x) - 1.0, c * polynomial(c * c, p) / polynomial(c, below))
 
 
 @in_compute_dtype
 def log1p(x: Tensor) -> Tensor:
     """log(1 + x), also near 0, where it is `2 atanh(x / (2 + x))` as a series."""
-    s = x / (x + 2.0)
+    c = clip(x, -0.5, 0.5)
+    s = c / (c + 2.0)
     terms = 17 if x.dtype == float64 else 8
     near = s * 2.0 * polynomial(s * s, [1 / (2 * i + 1) for i in range(terms)])
     return where(abs(x) > 0.5, log(x + 1.0), near)
@@ -107,17 +110,9 @@ def tan(x: TensorLike) -> Tensor:
     return sin(x) / cos(x)
 
 
-def _tanh_fraction(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator of tanh for |x| ≤ 0.6 (Lambert's continued fraction, cut off)."""
-    z = x * x
-    if x.dtype == float64:
-        p = polynomial(z, [2027025.0, 270270.0, 6930.0, 36.0])
-        q = polynomial(z, [2027025.0, 945945.0, 51975.0, 630.0, 1.0])
-    else:
-        p, q = polynomial(z, [945.0, 105.0, 1.0]), polynomial(z, [945.0, 420.0, 15.0])
-    return x * p, q
-
-
+_LAMBERT_P = (2027025.0, 270270.0, 6930.0, 36.0)
+_LAMBERT_Q = (2027025.0, 945945.0, 51975.0, 630.0, 1.0)
+"""tanh x = x · P(x²) / Q(x²) for |x| ≤ 0.6 to 17 digits: Lambert's continued fraction, cut off."""
 _TANH_P = (0.9999999794, 0.1338102594, 0.003495588496, 2.060908847e-5, 1.335466942e-8)
 _TANH_Q = (1.0, 0.4671434153, 0.02587698357, 3.285635431e-4, 7.776561709e-7)
 
@@ -130,8 +125,8 @@ def tanh(x: Tensor) -> Tensor:
     """
     if x.dtype != float64:
         return _odd_fraction(clip(x, -9.0, 9.0), _TANH_P, _TANH_Q)
-    p, q = _tanh_fraction(x)
-    return where(abs(x) > 0.6, 1.0 - sigmoid(x * -2.0) * 2.0, p / q)
+    near = _odd_fraction(x, _LAMBERT_P, _LAMBERT_Q)
+    return where(abs(x) > 0.6, 1.0 - sigmoid(x * -2.0) * 2.0, near)
 
 
 def _odd_fraction(x: Tensor, p: Sequence[float], q: Sequence[float]) -> Tensor:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lambent.algebra.egraph import Saturated, saturate
+from lambent.algebra.egraph import Saturated, count_programs, saturate
 from lambent.algebra.segments import cut
 from lambent.backends.base import get
 from lambent.backends.cpu.cache import cache_dir
@@ -18,7 +18,7 @@ from lambent.runtime.build import build
 from lambent.runtime.finish import plan_of, report, time_whole, variants
 from lambent.runtime.program import Program
 from lambent.search.database import Database
-from lambent.search.driver import Progress, Work, search
+from lambent.search.driver import Progress, Work, remembered, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -64,23 +64,25 @@ def compile(
     counts = {s.key: sum(i.key == s.key for i in instances) for s in segments}
     works = [Work(saturated[s.key], counts[s.key]) for s in segments]
     symbols = _symbols(nodes)
+    key = f"{[i.key for i in instances]} {symbols} {seed}"
     db = Database(cache_dir(), backend.device_key())
     try:
+        effort, known = db.plan(key) or (0.0, None)
         found = search(
             works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
-            progress=_listener(progress),
-            clock=clock, stop_gap=stop_gap,
+            progress=_listener(progress), clock=clock, stop_gap=stop_gap,
+            known=known if effort >= budget else None,
         )  # fmt: skip
+        options = variants(found, [s.key for s in segments])
+        plans = [plan_of(nodes, instances, o) for o in options]
+        programs = [build(p, backend, form=form) for p in plans]
+        times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
+        best = min(range(len(options)), key=lambda i: (times[i], i))
+        chosen = options[best]
+        db.put_plan(key, max(effort, budget), remembered([chosen[s.key] for s in segments]))
     finally:
         db.close()
-    options = variants(found, [s.key for s in segments])
-    plans = [plan_of(nodes, instances, o) for o in options]
-    programs = [build(p, backend, form=form) for p in plans]
-    times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
-    best = min(range(len(options)), key=lambda i: (times[i], i))
-    told = report(
-        backend, plans[best], options[best], instances, found, programs[best], times[best]
-    )
+    told = report(backend, plans[best], chosen, instances, found, programs[best], times[best])
     return build(plans[best], backend, form=form, explain=_graph_report(saturated) | told)
 
 
@@ -130,23 +132,6 @@ def _graph_report(saturated: Mapping[str, Saturated]) -> dict[str, Any]:
         "rules": rules,
         "programs": programs,
     }
-
-
-def count_programs(saturated: Saturated, most: int = 10**60) -> int:
-    """How many programs an e-graph holds: a lower bound, as paths through cycles do not count."""
-    count: dict[int, int] = {}
-    for c in sorted(saturated.classes):
-        total = 0
-        for n in saturated.classes[c].nodes:
-            product = 1
-            for k in n.below:
-                product = min(most, product * count.get(k, 0))
-            total += product
-        count[c] = min(most, total)
-    product = 1
-    for r in saturated.roots:
-        product = min(most, product * max(1, count[r.cls]))
-    return product
 
 
 def _listener(

@@ -58,9 +58,6 @@ def plan_of(
             once = chosen.program.kernel.weights_only and chosen.buffers[0].weight
             (load if once else steps).append(step)
     used = {name for s in (*steps, *load) for name in s.buffers}
-    for n in outputs:
-        if 0 in n.shape:  # nothing to compute: a constant without elements
-            weights[named[n]] = np.zeros([0 if d == 0 else 1 for d in n.shape], n.dtype.numpy)
     inputs = tuple(dict.fromkeys(n.attr for n in nodes if n.op == "input"))
     results = tuple(named[n] for n in outputs)
     kept = {name: a for name, a in weights.items() if name in used or name in results}

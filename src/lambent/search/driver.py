@@ -8,6 +8,7 @@ time in. It ends at the gap that was asked for, at the budget, or with Ctrl-C, w
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from lambent.kernel.tile import TileProgram
 from lambent.search.bound import Bounder, loosen, prices
 from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Option, Problem, diverse, solve
-from lambent.search.database import Database
+from lambent.search.database import Database, digest
 from lambent.search.enumerate import Candidates, enumerate_kernels
 from lambent.search.tuning import Bench, Clock, Tuned
 
@@ -62,6 +63,7 @@ class Chosen:
 
     program: TileProgram
     buffers: tuple[Buffer, ...]
+    name: str  # a hash of the kernel's canonical text and its buffers
     schedule: str
     seconds: float
     bound: float
@@ -106,6 +108,7 @@ class Region:
     best: Cover | None = None
     done: bool = False
     stale: dict[str, int] = field(default_factory=dict)  # tuning steps without a gain, by text
+    choices: list[Choice] = field(default_factory=list)  # the result, best first
 
     @property
     def gap(self) -> float:
@@ -153,16 +156,24 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
     stop_gap: float = STOP_GAP,
+    known: str | None = None,
 ) -> Found:
     """The best covers of all segments that the budget (seconds) lets us find.
 
-    The first complete cover is measured even if that takes longer than the budget.
+    The first complete cover is measured even if that takes longer than the budget. `known` is what
+    `remembered` made of an earlier choice: it is taken as it is, and nothing is measured.
 
     Raises:
         RuntimeError: kernels that the outputs need all failed; the message says why.
         KeyboardInterrupt: interrupted before there is anything to return.
     """
-    return _Driver(works, backend, budget, db, seed, symbols, progress, clock, stop_gap).run()
+    driver = _Driver(works, backend, budget, db, seed, symbols, progress, clock, stop_gap)
+    return driver.run(driver.recall(known))
+
+
+def remembered(choices: Sequence[Choice]) -> str:
+    """Choices as text, for the database: of each kernel its name and schedule."""
+    return json.dumps([[[k.name, k.schedule] for k in c.kernels] for c in choices])
 
 
 class _Driver:
@@ -187,7 +198,26 @@ class _Driver:
         self.bench = Bench(backend, db, symbols or {}, self.clock, seed, cold)
         self.regions = [region(w, self.calibration, self.clock) for w in works]
 
-    def run(self) -> Found:
+    def recall(self, known: str | None) -> list[list[tuple[int, str]]] | None:
+        """The candidates and schedules of a remembered choice; None if they are not all there."""
+        if known is None:
+            return None
+        found = []
+        for r, kernels in zip(self.regions, json.loads(known), strict=True):
+            numbers = {_name(f): k for k, f in enumerate(r.forms)}
+            chosen = [(numbers.get(name, -1), str(schedule)) for name, schedule in kernels]
+            if any(k < 0 or s not in self.known(r, k).outcomes for k, s in chosen):
+                return None
+            found.append(chosen)
+        return found
+
+    def run(self, known: list[list[tuple[int, str]]] | None) -> Found:
+        if known is not None:
+            for r, chosen in zip(self.regions, known, strict=True):
+                r.lower = solve(r.problem, self.costs(r, self._bound)).bound
+                kernels = tuple(self._chosen(r, k, s) for k, s in chosen)
+                r.choices = [Choice(kernels, sum(k.seconds for k in kernels))]
+            return self._found()
         try:
             while True:
                 todo = [r for r in self.regions if not r.done]
@@ -199,8 +229,6 @@ class _Driver:
         except KeyboardInterrupt:
             if any(r.best is None for r in self.regions):
                 raise
-        if any(r.best is None for r in self.regions):
-            raise RuntimeError(f"no cover of the graph works: {self.bench.messages}")
         return self._found()
 
     def _promise(self, r: Region) -> float:
@@ -213,8 +241,12 @@ class _Driver:
     def step(self, r: Region) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""
         with self.clock.phase("cover"):
-            new = [k for k in range(len(r.forms)) if not self.known(r, k).outcomes]
-            optimistic = solve(r.problem, self.costs(r, self._bound))
+            new = [k for k in range(len(r.forms)) if self._open(r, k)]
+            try:
+                optimistic = solve(r.problem, self.costs(r, self._bound))
+            except ValueError:
+                why = "; ".join(f"{k}: {m}" for k, m in sorted(self.bench.messages.items()))
+                raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
             likely = diverse(r.problem, self.costs(r, self._estimate), new, 2)
         self._settle(r)
@@ -296,16 +328,17 @@ class _Driver:
         return math.inf if best is None else best[1]
 
     def _bound(self, r: Region, k: int) -> float:
-        tuned = self.known(r, k)
-        if tuned.failed:
-            return math.inf
-        return r.bounds[k] if not tuned.outcomes else self._time(r, k)
+        return r.bounds[k] if self._open(r, k) else self._time(r, k)
 
     def _estimate(self, r: Region, k: int) -> float:
+        if self._open(r, k):
+            return r.bounds[k] * self._ratio(r.inside[k])
+        return self._time(r, k)
+
+    def _open(self, r: Region, k: int) -> bool:
+        """Not measured, and not given up."""
         tuned = self.known(r, k)
-        if tuned.outcomes:
-            return self._time(r, k)
-        return r.bounds[k] * self._ratio(r.inside[k])
+        return tuned.best() is None and not tuned.failed
 
     def _ratio(self, inside: int) -> float:
         """Measured over bound for kernels with so many reductions inside."""
@@ -339,14 +372,15 @@ class _Driver:
         )
 
     def _found(self) -> Found:
-        cost = sum(r.best.cost * r.work.count for r in self.regions if r.best is not None)
-        lower = sum(r.lower * r.work.count for r in self.regions)
         with self.clock.phase("cover"):
-            choices = tuple(tuple(self._choices(r)) for r in self.regions)
+            for r in self.regions:
+                r.choices = r.choices or self._choices(r)
+        cost = sum(r.choices[0].seconds * r.work.count for r in self.regions)
+        lower = sum(r.lower * r.work.count for r in self.regions)
         tuned = self.bench.tuned.values()
         noise = self.bench.noise
         return Found(
-            choices,
+            tuple(tuple(r.choices) for r in self.regions),
             sum(len(r.forms) for r in self.regions),
             sum(t.best() is not None for t in tuned),
             sum(len(t.outcomes) for t in tuned),
@@ -364,9 +398,15 @@ class _Driver:
         covers = diverse(r.problem, costs, range(len(costs)), 3, penalty=1.1)
         return [Choice(tuple(self._chosen(r, k) for k in c.kernels), c.cost) for c in covers]
 
-    def _chosen(self, r: Region, k: int) -> Chosen:
-        tuned = self.known(r, k)
+    def _chosen(self, r: Region, k: int, schedule: str | None = None) -> Chosen:
+        """The kernel with its best schedule, or the one given."""
+        tuned, form = self.known(r, k), r.forms[k]
         best = tuned.best()
         assert best is not None
-        program = self.bench.program(tuned, best[0])
-        return Chosen(program, r.forms[k].buffers, best[0], best[1], r.bounds[k])
+        name, seconds = best if schedule is None else (schedule, tuned.outcomes[schedule].seconds)
+        program = self.bench.program(tuned, name)
+        return Chosen(program, form.buffers, _name(form), name, seconds or 0.0, r.bounds[k])
+
+
+def _name(form: Canonical) -> str:
+    return digest("\n".join([form.text, *(b.name for b in form.buffers)]))

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from random import Random
 from typing import Any
 
@@ -27,6 +26,7 @@ from lambent.search.database import Database, sizes_text
 
 BATCH = 12  # schedules compiled together
 REPEATS = 5  # timed runs of a schedule that may be the best
+GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -63,6 +63,7 @@ class Tuned:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
+    spent: bool = False  # every schedule that the moves can make was tried
     table: Moves | None = None
     random: Random = field(default_factory=Random)
 
@@ -78,7 +79,8 @@ class Tuned:
 
     @property
     def failed(self) -> bool:
-        return bool(self.outcomes) and self.best() is None
+        """No schedule works, of as many as are tried."""
+        return (self.spent or len(self.outcomes) >= GIVE_UP) and self.best() is None
 
     def proposals(self, count: int) -> list[Schedule]:
         """Untried schedules: the first guess, then neighbours of the best, then samples."""
@@ -98,8 +100,9 @@ class Tuned:
                 break
             s = sample(base, self.table, self.random)
             found.setdefault(text(s), s)
-        fresh = (s for t, s in found.items() if t not in self.outcomes)
-        return list(islice(fresh, count))
+        fresh = [s for t, s in found.items() if t not in self.outcomes]
+        self.spent = not fresh
+        return fresh[:count]
 
 
 def text(schedule: Schedule) -> str:

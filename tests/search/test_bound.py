@@ -1,0 +1,61 @@
+"""Bounds: exact on small examples, optimistic in what they leave out."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import attention, matmul, softmax
+
+from lambent.algebra.egraph import saturate
+from lambent.backends.base import Calibration
+from lambent.graph.tensor import Tensor
+from lambent.kernel.kernel import Kernel
+from lambent.search.bound import Bounder, bound, byte_time, loosen, prices
+from lambent.search.enumerate import enumerate_kernels
+
+CAL = Calibration(
+    "d", 1, {"float32": 1e9, "float64": 5e8}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-6
+)
+
+
+def kernels(graph: Tensor) -> list[Kernel]:
+    found = enumerate_kernels(saturate([graph.node]), prices(CAL, 1e4)).candidates
+    return [c.kernel for c in found if c.root == 0]
+
+
+def test_a_product_counts_fmas_and_bytes_once() -> None:
+    (k,) = kernels(matmul(6))
+    work = 2 * 6 * 5 * 7 / 1e9
+    size = 4 * (6 * 5 + 5 * 7 + 6 * 7)
+    assert bound(k, CAL) == pytest.approx(max(work, size / 4e9) + 1e-6)
+
+
+def test_bytes_come_from_the_nearest_levels_that_hold_them() -> None:
+    assert byte_time(1000, CAL) == pytest.approx(1000 / 4e9)
+    assert byte_time(5000, CAL) == pytest.approx(1000 / 4e9 + 4000 / 2e9)
+    assert byte_time(50000, CAL) == pytest.approx(1000 / 4e9 + 10000 / 2e9 + 39000 / 1e9)
+
+
+def test_a_mask_over_indices_takes_its_void_part_off() -> None:
+    plain, masked = (
+        min(bound(k, CAL) for k in kernels(attention(64, causal=c)) if len(k.inputs) == 3
+            and all(b.name[0] == "x" or b.name in "qkv" for b in k.inputs))
+        for c in (False, True)
+    )  # fmt: skip
+    assert 0.4 < masked / plain < 0.6
+
+
+def test_kernels_of_weights_cost_nothing_at_run_time() -> None:
+    (k,) = kernels(matmul(6))
+    at_load = Kernel(k.outputs, (), k.extents)
+    assert at_load.weights_only and bound(at_load, CAL) == 0
+
+
+def test_loosened_rates_give_smaller_bounds() -> None:
+    (k,) = kernels(matmul(32))
+    assert bound(k, loosen(CAL, 1.5)) == pytest.approx(bound(k, CAL) / 1.5)
+
+
+def test_shared_terms_are_priced_once() -> None:
+    for k in kernels(softmax(6)):
+        together = Bounder(CAL, k.extents)
+        assert together.bound(k) == together.bound(k) == bound(k, CAL)

@@ -1,0 +1,173 @@
+"""The search itself, on a device whose times are a function of the program's text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import GRAPHS, attention, mlp
+
+from lambent.algebra.egraph import saturate
+from lambent.backends.base import Calibration, Outcome
+from lambent.kernel.show import show
+from lambent.kernel.tile import TileProgram
+from lambent.search.bound import bound
+from lambent.search.database import Database
+from lambent.search.driver import Found, Progress, Work, search
+
+CAL = Calibration("d", 1, {"float32": 1e9}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-7)
+
+
+def steady(program: TileProgram) -> Outcome:
+    """1.1 to 3 times the bound, by the text of the program."""
+    factor = 1.1 + (zlib.crc32(show(program).encode()) % 1000) / 526
+    seconds = bound(program.kernel, CAL) * factor
+    return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
+
+
+class Batch:
+    def __init__(self, programs: Sequence[TileProgram]) -> None:
+        self.programs = tuple(programs)
+
+    def close(self) -> None:
+        self.programs = ()
+
+
+class Device:
+    """A backend that only pretends. `judge` says what becomes of a program."""
+
+    name = "pretended"
+
+    def __init__(self, judge: Callable[[TileProgram], Outcome] = steady) -> None:
+        self.judge, self.asked = judge, 0
+
+    def calibrate(self) -> Calibration:
+        return CAL
+
+    def compile(self, programs: Sequence[TileProgram]) -> Batch:
+        return Batch(programs)
+
+    def measure(
+        self, batch: Batch, symbols: Any, *, repeats: int, only: Any = None, **more: Any
+    ) -> list[Outcome]:
+        chosen = range(len(batch.programs)) if only is None else only
+        self.asked += bool(repeats) * len(chosen)
+        found = [Outcome("unmeasured")] * len(batch.programs)
+        for i in chosen:
+            found[i] = self.judge(batch.programs[i])
+            if not repeats and found[i].status == "ok":
+                found[i] = Outcome("ok")
+        return found
+
+
+def run(graph: Any, device: Device, db: Database | None = None, **more: Any) -> Found:
+    work = Work(saturate([graph.node]))
+    db = db or Database(None, "d", "v")
+    return search([work], device, db=db, **{"budget": 60.0, **more})
+
+
+def text(found: Found) -> list[str]:
+    return [show(k.program) for k in found.regions[0][0].kernels]
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "mlp", "attention"])
+def test_ends_with_a_proved_gap(name: str) -> None:
+    states: list[Progress] = []
+    found = run(GRAPHS[name](), Device(), progress=states.append)
+    assert found.gap is not None and found.gap <= 0.05 and not found.void
+    best = found.regions[0][0]
+    assert best.seconds == pytest.approx(sum(k.seconds for k in best.kernels))
+    assert found.candidates >= found.measured > 0 and found.schedules >= found.measured
+    assert states[-1].best == pytest.approx(best.seconds)
+    assert set(found.seconds) == {
+        "saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest",
+    }  # fmt: skip
+
+
+def test_a_second_search_measures_nothing_it_knows(tmp_path: Path) -> None:
+    first, again = Device(), Device()
+    one = run(mlp(), first, Database(tmp_path, "d", "v"))
+    two = run(mlp(), again, Database(tmp_path, "d", "v"))
+    assert again.asked < first.asked / 2
+    assert two.regions[0][0].seconds <= one.regions[0][0].seconds
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from test_driver import Device, attention, run, text
+print("\\n".join(text(run(attention(), Device()))))
+"""
+
+
+def test_two_processes_choose_equal_programs() -> None:
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", SCRIPT, here]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, check=True, env=environment(seed))
+        for seed in "12"
+    ]
+    assert runs[0].stdout == runs[1].stdout != ""
+
+
+def environment(seed: str) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p)}
+
+
+def test_interrupted_it_keeps_what_it_measured(tmp_path: Path) -> None:
+    def judge(program: TileProgram) -> Outcome:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return steady(program)
+
+    left = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(attention(), Device(judge), Database(tmp_path, "d", "v"))
+    left = 40
+    found = run(attention(), Device(judge), Database(tmp_path, "d", "v"))
+    assert found.regions[0][0].kernels  # interrupted later: the best so far
+    again = Device()
+    run(attention(), again, Database(tmp_path, "d", "v"), budget=1e-9)
+    assert again.asked == 0
+
+
+def test_a_budget_ends_it_with_a_whole_program() -> None:
+    found = run(GRAPHS["layer"](), Device(), budget=1e-9)
+    outputs = {b.name for k in found.regions[0][0].kernels for b in k.buffers[:1]}
+    assert "out0" in outputs
+
+
+def test_failures_are_reported_and_avoided() -> None:
+    """Whatever fuses a fold is said to crash: the search goes on without it."""
+
+    def judge(program: TileProgram) -> Outcome:
+        if "exp2" in show(program) and "dot" in show(program):
+            return Outcome("crash", message="segmentation fault")
+        return steady(program)
+
+    found = run(attention(), Device(judge))
+    assert found.rejected["crash"] > 0 and found.messages["crash"] == "segmentation fault"
+    assert not any("exp2" in t and "dot" in t for t in text(found))
+
+
+def test_nothing_works() -> None:
+    with pytest.raises(RuntimeError, match="off by one"):
+        run(mlp(), Device(lambda program: Outcome("wrong", message="off by one")))
+
+
+def test_a_measurement_below_its_bound_voids_the_certificate() -> None:
+    def fast(program: TileProgram) -> Outcome:
+        return Outcome("ok", seconds=bound(program.kernel, CAL) / 2, spread=0.0)
+
+    found = run(mlp(), Device(fast))
+    assert found.void and found.gap is None
+    assert all(k.bound <= k.seconds for k in found.regions[0][0].kernels)

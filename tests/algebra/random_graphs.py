@@ -16,8 +16,8 @@ SIZES = (1, 2, 2, 3, 4, 4, 6)
 USUAL = {"rs": 4, "rt": 4, "rn": 5}
 OPTIONS = (
     {},
-    {"reuse": False},
-    {"depth": 0, "reuse": False},
+    {"reuse": True},
+    {"depth": 0},
     {"depth": 3},
     {"reuse": True, "depth": 2, "deep_first": False},
     {"offer": False, "depth": 9},

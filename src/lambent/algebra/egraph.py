@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lambent.algebra.readout import Ranked, RawGraph, Row, rank, read_rows
-from lambent.algebra.saturate import Bits, Session, name_bits
+from lambent.algebra.saturate import MOST_AXES, Bits, Session, name_bits
 from lambent.algebra.term import REDUCTIONS, Buffer
 from lambent.algebra.translate import Translation, translate
 from lambent.graph.dim import (
@@ -127,6 +127,8 @@ def saturate(
     """
     start = time.monotonic()
     translation = translate(outputs)
+    if len(translation.extents) > MOST_AXES // 2:  # some may be cut in two
+        translation = translate(outputs, reuse=True)
     bits = name_bits(translation, split)
     session = Session(translation, bits, finite_buffers(translation))
     run = session.saturate(limit, seconds)

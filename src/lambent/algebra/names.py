@@ -130,7 +130,7 @@ def _reuse(names: _Names, nodes: Sequence[Node]) -> None:
 
 
 def name_axes(
-    nodes: Sequence[Node], *, deep_first: bool = True, reuse: bool = True
+    nodes: Sequence[Node], *, deep_first: bool = True, reuse: bool = False
 ) -> tuple[dict[Node, DimAxes], list[Size]]:
     """Axes of every dim of every node, and the extents of the axes, by number.
 
@@ -138,7 +138,8 @@ def name_axes(
         nodes: all nodes of a graph, sources first.
         deep_first: unify along edges to computed values before those to leaves, which are free
             to read under any name.
-        reuse: also join axes of equal extent that never meet in one node.
+        reuse: also join axes of equal extent that never meet in one node: fewer axes, but a factor
+            that shares a name with a bound axis cannot move past it.
     """
     names = _Names(nodes)
     deep: set[Node] = set()  # a reduction at or below

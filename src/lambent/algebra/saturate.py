@@ -25,7 +25,7 @@ HEAD = {op: op.capitalize() for op in (*UNARY, *BINARY, *REDUCTIONS) if op != "c
 """The head in the e-graph of each operation that has operands alone, and axes."""
 
 _PARSED_AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
-_BITS = 62
+MOST_AXES = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def name_bits(translation: Translation, split: int) -> Bits:
         else:
             extents.append(extent)
         of[a] = tuple(range(first, len(extents)))
-    if len(extents) > _BITS:
-        raise ValueError(f"{len(extents)} axes in one region, at most {_BITS}: cut the graph")
+    if len(extents) > MOST_AXES:
+        raise ValueError(f"{len(extents)} axes in one region, at most {MOST_AXES}: cut the graph")
     return Bits(of, tuple(extents), tuple(cuts))
 
 

@@ -56,7 +56,7 @@ def translate(
     depth: int = 1,
     offer: bool = True,
     deep_first: bool = True,
-    reuse: bool = True,
+    reuse: bool = False,
 ) -> Translation:
     """Terms for the outputs of a graph, and for every node whose stored value they load.
 

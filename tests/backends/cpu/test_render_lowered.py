@@ -20,6 +20,7 @@ from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split
 from lambent.kernel.tile import Schedule
 
+PACKS = ("pack_a", "pack_b", "rows_first")
 EVERY = {**CASES, **SYMBOLIC}
 
 
@@ -33,7 +34,7 @@ def schedule(kernel: Kernel, rng: random.Random) -> Schedule:
             tiles.append((i, rng.choice((1, 4, 8, 16, 32, max(bounds(extent)[1], 1)))))
     order = rng.sample(free, rng.randint(0, len(free)))
     block = rng.choice((1, 4, 6, 8)), rng.choice((1, 2, 3))
-    packs = tuple((n, rng.randint(0, 1)) for n in ("pack_a", "pack_b") if rng.random() < 0.4)
+    packs = tuple((n, rng.randint(0, 1)) for n in PACKS if rng.random() < 0.4)
     return Schedule(tuple(tiles), tuple(order), rng.randint(0, len(order)), block, packs)
 
 

@@ -5,7 +5,8 @@ stay in registers over the whole contraction of a tile. B is read in vectors: wh
 contiguous along the lane axis) or from panels of `vectors · LANES` columns packed here. A is read
 by broadcast: where it lies, or from a tile, or from panels of whole blocks of rows.
 
-Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide.
+Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide;
+rows_first = 1 to keep a block of rows while the columns pass, else a panel of columns is kept.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def multiply(
         packed_a = _pack_a(r, a, rows, lane, sums, height, width)
         whole = padded and rows is not None and isinstance(packed_b, Ref)
         k = Kernel(r, packed_a, packed_b, rows, lane, sums, old, sink, whole, t)
-        r.out.nest(rest_b, None, lambda: _columns(k, height, width, rest_a))
+        r.out.nest(rest_b, None, lambda: _blocks(k, height, width, rest_a))
 
     with r.out.block("", barrier=True):
         r.out.nest(sorted(axes - own_a - own_b), None, body)
@@ -222,28 +223,44 @@ def _tile(
     return Ref(name, axes, v.dtype)
 
 
-def _columns(k: Kernel, height: int, width: int, rest_a: list[int]) -> None:
+def _blocks(k: Kernel, height: int, width: int, rest: list[int]) -> None:
+    """All blocks of the result: over the lane axis, then the rows, or the other way around."""
+    nest = k.r.out.nest
+    if k.r.options.get("rows_first"):
+
+        def row(h: int, i: str) -> None:
+            _columns(k, width, lambda v, j, tail: _micro(k, h, v, i, j, tail))
+
+        nest(rest, None, lambda: _rows(k, height, row))
+        return
+
+    def column(v: int, j: str, tail: str | None) -> None:
+        def rows() -> None:
+            _rows(k, height, lambda h, i: _micro(k, h, v, i, j, tail))
+
+        nest(rest, None, rows)
+
+    _columns(k, width, column)
+
+
+def _columns(k: Kernel, width: int, part: Callable[[int, str, str | None], None]) -> None:
     """Over the lane axis: `width` vectors at a time, then one, then the live lanes of one."""
     out, w = k.r.out, k.r.target.lanes
     n, j = out.length[k.lane], out.fresh("j")
-
-    def part(vectors: int, tail: str | None) -> None:
-        out.nest(rest_a, None, lambda: _rows(k, height, vectors, j, tail))
-
     out.line(f"i64 {j} = 0;")
     more = f"{j} < {n}" if k.padded else f"{j} + {width * w} <= {n}"
     with out.block(f"for (; {more}; {j} += {width * w})"):
-        part(width, None)
+        part(width, j, None)
     if k.padded or k.r.layout.multiple(k.lane, width * w):
         return
     if width > 1:
         with out.block(f"for (; {j} + {w} <= {n}; {j} += {w})"):
-            part(1, None)
+            part(1, j, None)
     if not k.r.layout.multiple(k.lane, w):
         t = out.fresh("t")
         with out.block(f"if ({j} < {n})"):
             out.line(f"const i64 {t} = {n} - {j};")
-            part(1, t)
+            part(1, j, t)
 
 
 def _heights(k: Kernel, height: int) -> list[int]:
@@ -258,17 +275,18 @@ def _heights(k: Kernel, height: int) -> list[int]:
     return sorted({height, max(1, height // 2), 1}, reverse=True)
 
 
-def _rows(k: Kernel, height: int, vectors: int, j: str, tail: str | None) -> None:
+def _rows(k: Kernel, height: int, part: Callable[[int, str], None]) -> None:
+    """Over the rows: `height` at a time, then smaller blocks."""
     out = k.r.out
     if k.rows is None:
         with out.block(""):
-            _micro(k, 1, vectors, "", j, tail)
+            part(1, "")
         return
     i, m = out.fresh("i"), out.length[k.rows]
     out.line(f"i64 {i} = 0;")
     for h in _heights(k, height):
         with out.block(f"for (; {i} + {h} <= {m}; {i} += {h})"):
-            _micro(k, h, vectors, i, j, tail)
+            part(h, i)
 
 
 def _micro(k: Kernel, height: int, vectors: int, i: str, j: str, tail: str | None) -> None:

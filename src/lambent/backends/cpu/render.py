@@ -3,7 +3,7 @@
 `K_tasks(size)` counts the independent tasks of the grid; `K_run(task, buf, size)` runs one. `buf`
 holds the outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols`.
 Outputs must not overlap inputs. Tiles live on the stack: `scratch_bytes` says how much of it a task
-needs. Of a schedule it reads `block`, and the options pack_a and pack_b (see `dot`).
+needs. Of a schedule it reads `block` and the options pack_a, pack_b and rows_first (see `dot`).
 """
 
 from __future__ import annotations

@@ -150,6 +150,8 @@ class Emitter:
 
     def size(self, e: Size, idx: Mapping[int, str]) -> str:
         """C text of a size, as an i64; `idx` gives the local indices of its axes."""
+        if isinstance(e, int) and 0 <= e < 2**31:
+            return str(e)
         parts = []
         for c, monomial in terms_of(e):
             factors = [self._atom(a, idx) for a, power in monomial for _ in range(power)]

@@ -2,7 +2,7 @@
 
 Nothing runs here. A builder checks dtypes by the rows of `ops.PRIMITIVES` and shapes by
 broadcasting or `views.view_shape`, then asks `node.make` for the node. Everything else is composed
-of these in `graph.functional`; `graph.methods` says what of it is a method or an operator.
+of these in `functional`; `functional.methods` says what of it is a method or an operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lambent.graph.ops import PRIMITIVES
 from lambent.graph.views import view_shape
 
 if TYPE_CHECKING:
-    from lambent.graph.methods import Methods
+    from lambent.functional.methods import Methods
 else:
     Methods = object
 

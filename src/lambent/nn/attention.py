@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lambent.functional.linalg import attention
+from lambent.functional.mathematics import gelu
 from lambent.graph.dtypes import DType, float32
-from lambent.graph.functional.linalg import attention
-from lambent.graph.functional.mathematics import gelu
 from lambent.graph.tensor import Tensor
 from lambent.nn.layers import LayerNorm, Linear
 from lambent.nn.module import Module

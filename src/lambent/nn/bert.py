@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from lambent.graph.functional.arithmetic import maximum, sqrt
-from lambent.graph.functional.linalg import attention
-from lambent.graph.functional.mathematics import gelu, relu
-from lambent.graph.functional.reducing import mean, sum
+from lambent.functional.arithmetic import maximum, sqrt
+from lambent.functional.linalg import attention
+from lambent.functional.mathematics import gelu, relu
+from lambent.functional.reducing import mean, sum
 from lambent.graph.tensor import Tensor, at_least, cast, describe
 from lambent.nn.attention import merge_heads, split_heads
 from lambent.nn.layers import Embedding, LayerNorm, Linear

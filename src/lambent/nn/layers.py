@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod, sqrt
 from typing import ClassVar, TypeAlias
 
+from lambent.functional.conv import conv
+from lambent.functional.indexing import embedding
+from lambent.functional.linalg import linear
+from lambent.functional.norm import group_norm, layer_norm, rms_norm
 from lambent.graph.dtypes import DType, float32
-from lambent.graph.functional.conv import conv
-from lambent.graph.functional.indexing import embedding
-from lambent.graph.functional.linalg import linear
-from lambent.graph.functional.norm import group_norm, layer_norm, rms_norm
 from lambent.graph.tensor import Tensor, describe
 from lambent.nn.module import Module, parameter
 

@@ -10,9 +10,9 @@ from against_torch import draw, ours, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lambent.functional import norm
+from lambent.functional.padding import pad
 from lambent.graph.dim import Dim
-from lambent.graph.functional import norm
-from lambent.graph.functional.padding import pad
 from lambent.graph.tensor import input
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)

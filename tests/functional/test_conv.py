@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lambent.backends.reference.graph import evaluate
+from lambent.functional import conv
 from lambent.graph.dim import Dim
-from lambent.graph.functional import conv
 from lambent.graph.tensor import input
 
 OURS = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lambent.functional.indexing import masked_sum
 from lambent.graph.dim import Size
-from lambent.graph.functional.indexing import masked_sum
 from lambent.graph.tensor import (
     Tensor,
     TensorLike,

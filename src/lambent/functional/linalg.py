@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.functional.arithmetic import rsqrt, where
+from lambent.functional.mathematics import as_float
+from lambent.functional.reducing import softmax
+from lambent.functional.shaping import flatten, mT, permute, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bool_
-from lambent.graph.functional.arithmetic import rsqrt, where
-from lambent.graph.functional.mathematics import as_float
-from lambent.graph.functional.reducing import softmax
-from lambent.graph.functional.shaping import flatten, mT, permute, unsqueeze
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, constant, describe, iota, view
 
 

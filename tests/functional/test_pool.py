@@ -14,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lambent.backends.reference.graph import evaluate
+from lambent.functional import pool
 from lambent.graph.dim import Dim
-from lambent.graph.functional import pool
 from lambent.graph.tensor import input
 
 RANKS = (1, 2, 3)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambent.backends.reference.graph import evaluate
+from lambent.functional import indexing as ix
 from lambent.graph.dim import Dim
-from lambent.graph.functional import indexing as ix
 from lambent.graph.tensor import Tensor, input
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)

@@ -157,7 +157,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     """
     keys = key if isinstance(key, tuple) else (key,)
     if any(isinstance(k, (Tensor, np.ndarray, list)) for k in keys):
-        from lambent.graph.functional.indexing import advanced_getitem  # it builds on this module
+        from lambent.functional.indexing import advanced_getitem  # it builds on this module
 
         return advanced_getitem(x, keys)
     parts: list[tuple[Size, int, Size]] = []

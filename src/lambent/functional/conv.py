@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lambent.functional.spatial import PerDim, Sizes, each, of_rank, resize, windows
 from lambent.graph.dim import Size
-from lambent.graph.functional.spatial import PerDim, Sizes, each, of_rank, resize, windows
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, at_least, describe, promoted
 
 

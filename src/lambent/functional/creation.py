@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from lambent.functional.arithmetic import where
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size, maximum
 from lambent.graph.dtypes import DType, as_dtype, float32, int64
-from lambent.graph.functional.arithmetic import where
 from lambent.graph.tensor import DTypeLike, Scalar, Tensor, cast, constant, iota, view
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lambent.graph import dtypes
-from lambent.graph import tensor as core
-from lambent.graph.functional import arithmetic as ar
-from lambent.graph.functional import (
+from lambent.functional import arithmetic as ar
+from lambent.functional import (
     creation,
     indexing,
     joining,
@@ -21,8 +19,10 @@ from lambent.graph.functional import (
     shaping,
     sorting,
 )
-from lambent.graph.functional import mathematics as ma
-from lambent.graph.functional import reducing as re
+from lambent.functional import mathematics as ma
+from lambent.functional import reducing as re
+from lambent.graph import dtypes
+from lambent.graph import tensor as core
 from lambent.graph.tensor import Tensor
 
 

@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from lambent.functional.arithmetic import where
+from lambent.functional.shaping import expand_ellipsis, getitem
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int8, int64
-from lambent.graph.functional.arithmetic import where
-from lambent.graph.functional.shaping import expand_ellipsis, getitem
 from lambent.graph.tensor import (
     DTypeLike,
     Shape,

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lambent.functional.arithmetic import where
+from lambent.functional.spatial import PerDim, each, of_rank, resize, windows
 from lambent.graph.dim import Size, exact, maximum, minimum
 from lambent.graph.dtypes import DType
-from lambent.graph.functional.arithmetic import where
-from lambent.graph.functional.spatial import PerDim, each, of_rank, resize, windows
 from lambent.graph.tensor import (
     Tensor,
     TensorLike,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lambent.functional.shaping import flatten, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.functional.shaping import flatten, unsqueeze
 from lambent.graph.tensor import Tensor, TensorLike, as_axis, describe, view
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from lambent.functional.arithmetic import abs, clip, maximum, where
 from lambent.graph.dtypes import float32, float64
-from lambent.graph.functional.arithmetic import abs, clip, maximum, where
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, contiguous, unary
 
 P = ParamSpec("P")

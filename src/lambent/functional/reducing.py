@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
+from lambent.functional.mathematics import as_float, exp, log
+from lambent.functional.shaping import flatten, moveaxis, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
-from lambent.graph.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
-from lambent.graph.functional.mathematics import as_float, exp, log
-from lambent.graph.functional.shaping import flatten, moveaxis, unsqueeze
 from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, reduce, view
 
 Axes = int | Sequence[int] | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lambent.functional.joining import concat
+from lambent.functional.spatial import resize
 from lambent.graph.dim import Size
-from lambent.graph.functional.joining import concat
-from lambent.graph.functional.spatial import resize
 from lambent.graph.tensor import Tensor, TensorLike, as_size, as_tensor, describe, view
 
 

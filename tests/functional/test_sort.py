@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambent.backends.reference.graph import evaluate
+from lambent.functional import sorting
 from lambent.graph.dim import Dim
-from lambent.graph.functional import sorting
 from lambent.graph.tensor import input
 
 VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, -1.0, float("nan"), float("inf"), -float("inf")])

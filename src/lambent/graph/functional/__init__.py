@@ -1,1 +1,0 @@
-"""Everything that is composed of the primitives, by family; each docstring says of what."""

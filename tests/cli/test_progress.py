@@ -15,7 +15,7 @@ from lambent.search.driver import Progress as State
 def test_fields_are_those_of_the_search() -> None:
     state = State(6, 800, 52, 0.0123, None, 7.9)
     shown = progress.Progress("layer")
-    assert "saturating" in shown.line()
+    assert "first measurements" in shown.line()
     shown(state)
     line = "layer: segments 6, candidates 800, measured 52, best 12.3 ms, bound -, seconds 0"
     assert shown.line() == line

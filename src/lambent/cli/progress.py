@@ -42,7 +42,7 @@ class Progress:
     def line(self) -> str:
         """The state as one line."""
         if self.state is None:
-            return f"{self.name}: saturating and enumerating, {self.texts()['seconds']} seconds"
+            return f"{self.name}: preparing and first measurements, {self.texts()['seconds']} s"
         return f"{self.name}: " + ", ".join(f"{f} {value}" for f, value in self.texts().items())
 
     def __rich__(self) -> Table:

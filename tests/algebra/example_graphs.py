@@ -7,9 +7,9 @@ import math
 import numpy as np
 from random_graphs import cat, exp2, matmul, softmax, swapped, total
 
+from lambent.functional import arithmetic as m
+from lambent.functional import shaping as s
 from lambent.graph import tensor as t
-from lambent.graph.functional import arithmetic as m
-from lambent.graph.functional import shaping as s
 
 LOG2E = 1.4426950408889634
 

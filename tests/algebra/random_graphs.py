@@ -7,10 +7,10 @@ import math
 import random
 from math import prod
 
+from lambent.functional import arithmetic as m
+from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, Refused, Undecided, evaluate, exact
-from lambent.graph.functional import arithmetic as m
-from lambent.graph.functional import shaping as s
 
 SIZES = (1, 2, 2, 3, 4, 4, 6)
 USUAL = {"rs": 4, "rt": 4, "rn": 5}

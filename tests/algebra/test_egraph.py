@@ -27,10 +27,10 @@ from lambent.algebra import egraph
 from lambent.algebra.egraph import ClassRef, count_programs, saturate
 from lambent.algebra.saturate import Session, name_bits
 from lambent.algebra.translate import translate
+from lambent.functional import arithmetic as m
+from lambent.functional import indexing
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, values_in
-from lambent.graph.functional import arithmetic as m
-from lambent.graph.functional import indexing
 from lambent.graph.node import topo
 
 

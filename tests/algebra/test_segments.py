@@ -7,8 +7,8 @@ from graph_values import random_inputs, values_of
 from random_graphs import matmul, random_graph, total
 
 from lambent.algebra.segments import cut
+from lambent.functional import arithmetic as m
 from lambent.graph import tensor as t
-from lambent.graph.functional import arithmetic as m
 from lambent.graph.node import Node, topo
 
 

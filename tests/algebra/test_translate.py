@@ -12,10 +12,10 @@ from random_graphs import OPTIONS, random_graph
 
 from lambent.algebra.term import walk
 from lambent.algebra.translate import exact_constant, translate
+from lambent.functional import arithmetic as m
+from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim
-from lambent.graph.functional import arithmetic as m
-from lambent.graph.functional import shaping as s
 from lambent.graph.node import topo
 
 BINDINGS = (

@@ -19,6 +19,7 @@ STAGES = (
     "search",
     "runtime",
     "compiler.py",
+    "functional",
     "nn",
     "frontends",
     "cli",
@@ -49,9 +50,16 @@ def code_lines(text: str) -> int:
 
 
 def imports(path: Path) -> set[str]:
-    """The lambent stages that a file imports (anywhere in it, lazily too)."""
+    """The lambent stages that a file imports (lazily too, but not for types alone)."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in set(ast.walk(tree)) - typing_only:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [a.name for a in node.names]

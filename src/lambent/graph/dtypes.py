@@ -1,7 +1,7 @@
 """Dtypes: what a value is stored as, what it is computed in, and how two of them promote.
 
-A dtype is a storage type. Arithmetic inside a kernel runs in `DType.compute` (float32 for the narrow
-floats; integers exactly, wrapping); a value is rounded to its dtype when it is stored or cast.
+A dtype is a storage type. Arithmetic inside a kernel runs in `DType.compute` (float32 for the
+narrow floats; integers exactly, wrapping); a value is rounded to its dtype when stored or cast.
 """
 
 from __future__ import annotations

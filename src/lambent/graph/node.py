@@ -1,4 +1,4 @@
-"""Nodes of the static graph: hash-consed, immutable, in a creation order that is a topological order.
+"""Nodes of the static graph: hash-consed, immutable, created in a topological order.
 
 `attr` by op: input: its name; weight: its `Weight`; constant: a Python bool, int or float (scalar);
 iota: None (shape is (n,)); reduce: the axis (int); contiguous: None (a cast: the node's dtype);
@@ -21,7 +21,7 @@ from lambent.graph.dtypes import DType
 
 
 class Weight:
-    """A named array that belongs to the graph. Two weights are equal only if they are one object."""
+    """A named array that belongs to the graph; equal only to itself."""
 
     __slots__ = ("__weakref__", "array", "name")
 

@@ -1,8 +1,8 @@
 """The primitive table: twelve operations, and the sources and views around them.
 
-Everything else is composed of these. A row says how many operands an op has and which dtype it gives;
-every interpretation (NumPy meaning, gradient, renderer) is a dictionary over `PRIMITIVES`, and a test
-checks that each such dictionary is complete.
+Everything else is composed of these. A row says how many operands an op has and which dtype it
+gives; every interpretation (NumPy meaning, gradient, renderer) is a dictionary over `PRIMITIVES`,
+and a test checks that each such dictionary is complete.
 """
 
 from __future__ import annotations

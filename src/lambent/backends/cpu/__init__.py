@@ -1,1 +1,1 @@
-"""The CPU: tile programs to C, through the Clang of the `ziglang` wheel, run by an own thread pool."""
+"""The CPU: tile programs to C, the Clang of the `ziglang` wheel, an own thread pool."""

@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from lambent.backends.cpu.render import Renderer
 
 
+def summed(dot: Dot) -> Reduce:
+    """The Dot as a sum of products."""
+    return Reduce("sum", dot.axes, Map("mul", (dot.a, dot.b), dot.dtype))
+
+
 def plain(r: Renderer, dot: Dot) -> Dot | Reduce:
     """The Dot, or a Reduce of a product where a micro-kernel would not pay."""
     (a, own_a), (b, own_b) = r.layout.sides(dot)
-    product = Reduce("sum", dot.axes, Map("mul", (a, b), dot.dtype))
+    product = summed(dot)
     if not (own_a or own_b) or storage(dot.dtype) == "b":
         return product
     near = [_near(r, x) for x in (a, b)]
@@ -50,17 +55,6 @@ def _near(r: Renderer, v: Value) -> frozenset[int]:
         inner = r.layout.inner[v.name]
         return frozenset() if inner is None else frozenset({inner})
     return r.layout.contiguous(v)
-
-
-def stored(r: Renderer, dot: Dot) -> Ref:
-    """The Dot computed into a tile of its own."""
-    name = r.out.fresh("%dot")
-    axes = r.layout.axes(dot)
-    inner = r.layout.inner[name] = _lane(r, dot, None)
-    array = r.tile(name, axes, storage(dot.dtype), inner)
-    into_tile(r, array, dot)
-    r.out.arrays[name] = array
-    return Ref(name, axes, dot.dtype)
 
 
 def _lane(r: Renderer, dot: Dot, wanted: int | None) -> int:

@@ -27,7 +27,6 @@ from lambent.kernel.tile import (
     Let,
     Load,
     Map,
-    Reduce,
     Ref,
     Stmt,
     Store,
@@ -45,7 +44,7 @@ def render(program: TileProgram, name: str, target: Target) -> str:
     """The C text of `{name}_tasks` and `{name}_run`; it needs `PRELUDE(target)` before it.
 
     Raises:
-        ValueError: the program is not legal (an array without an upper bound, an unknown name).
+        TypeError: a Dot stands elsewhere than under a Let or an Accumulate.
     """
     return Renderer(program, name, target).text()
 
@@ -58,6 +57,8 @@ def scratch_bytes(program: TileProgram, target: Target) -> int:
 
 
 class Renderer:
+    """Writes one program: the grid and the statements. `scratch` counts the bytes of its tiles."""
+
     def __init__(self, program: TileProgram, name: str, target: Target) -> None:
         self.program, self.name, self.target = program, name, target
         kernel = program.kernel
@@ -248,7 +249,8 @@ class Renderer:
                 table[i] = old
 
     def _let(self, name: str, value: Value) -> None:
-        value = self.lift(value, whole=False)
+        if isinstance(value, Dot):
+            value = dot.plain(self, value)
         array = self.tile(
             name, self.layout.axes(value), storage(value.dtype), self.layout.inner[name]
         )
@@ -271,8 +273,9 @@ class Renderer:
 
     def _accumulate(self, s: Accumulate) -> None:
         array = self.out.arrays[s.name]
-        value = self.lift(s.value, whole=s.op != "sum")
-        scale = None if s.scale is None else self.lift(s.scale)
+        value, scale = s.value, s.scale
+        if isinstance(value, Dot):
+            value = dot.plain(self, value) if s.op == "sum" else dot.summed(value)
         old: Value = Ref(s.name, frozenset(array.strides), value.dtype)
         if scale is not None:
             old = Map("mul", (old, scale), value.dtype)
@@ -282,8 +285,7 @@ class Renderer:
             self.fill(array, Map("add" if s.op == "sum" else s.op, (old, value), value.dtype))
 
     def _store(self, s: Store) -> None:
-        value = self.lift(s.value)
-        write(self, self.buffer_spot(s, self.layout.axes(value)), value)
+        write(self, self.buffer_spot(s, self.layout.axes(s.value)), s.value)
 
     def buffer_spot(self, s: Store, axes: frozenset[int]) -> Spot:
         """The elements that a Store writes, over the axes of its index and those given."""
@@ -356,37 +358,3 @@ class Renderer:
     def fill(self, array: Array, value: Value) -> None:
         """array := value, at every index of the array's axes."""
         write(self, self.tile_spot(array), value)
-
-    # ---- products inside values ----
-
-    def lift(self, value: Value, whole: bool = True) -> Value:
-        """The value with every Dot in it computed into a tile here, or turned into a sum.
-
-        whole=False leaves the outermost node alone if it is a Dot that the micro-kernel can do.
-        """
-        memo: dict[int, Value] = {}
-
-        def walk(v: Value) -> Value:
-            if id(v) not in memo:
-                memo[id(v)] = below(v)
-            return memo[id(v)]
-
-        def below(v: Value) -> Value:
-            match v:
-                case Map(args=args):
-                    new = tuple(walk(a) for a in args)
-                    return (
-                        v if all(map(lambda p, q: p is q, new, args)) else Map(v.op, new, v.dtype)
-                    )
-                case Reduce(arg=arg):
-                    new_arg = walk(arg)
-                    return v if new_arg is arg else Reduce(v.op, v.axes, new_arg)
-                case Dot():
-                    product = dot.plain(self, Dot(v.axes, walk(v.a), walk(v.b)))
-                    if not isinstance(product, Dot) or (v is value and not whole):
-                        return product
-                    return dot.stored(self, product)
-                case _:
-                    return v
-
-        return walk(value)

@@ -20,13 +20,15 @@ from lambent.algebra.term import REDUCTIONS, walk
 from lambent.backends.base import Calibration
 from lambent.graph.dim import representative
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.schedule import default_schedule
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import Bounder, loosen, prices
 from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Option, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import Candidates, enumerate_kernels
-from lambent.search.tuning import Bench, Clock, Tuned
+from lambent.search.model import likely_time
+from lambent.search.tuning import Bench, Clock, Tuned, text
 
 STOP_GAP = 0.05
 FIRST = 2  # schedules of a kernel measured for the first time
@@ -34,7 +36,6 @@ FUSED = 4  # the same with several reductions inside: they need other tiles than
 KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 PATIENCE = 3  # tuning steps of a kernel without a gain, after which it is left alone
-PRIOR = {0: 1.5, 1: 1.5, 2: 2.0}  # measured over bound, by reductions inside, before any is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Region:
     forms: list[Canonical]
     bounds: list[float]
     inside: list[int]  # reductions in each candidate
+    models: dict[int, float] = field(default_factory=dict)
     lower: float = 0.0
     best: Cover | None = None
     done: bool = False
@@ -248,7 +250,7 @@ class _Driver:
                 why = "; ".join(f"{k}: {m}" for k, m in sorted(self.bench.messages.items()))
                 raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
-            likely = diverse(r.problem, self.costs(r, self._estimate), new, 2)
+            likely = self._likely(r, new)
         self._settle(r)
         close = r.gap <= self.stop_gap
         wanted = [] if close else self._new_kernels(r, [*likely, optimistic], set(new))
@@ -258,13 +260,33 @@ class _Driver:
             return
         before = {t.form.text: t.best() for t, _ in tuned}
         deadline = None if r.best is None else self.budget
-        self.bench.measure([*wanted, *tuned], deadline=deadline)
+        most = max(self._estimate(r, k) for c in (*likely, optimistic) for k in c.kernels)
+        self.bench.measure([*wanted, *tuned], limit=max(2.0, 20 * most), deadline=deadline)
         for t, _ in tuned:
             old, now = before[t.form.text], t.best()
             gain = old is None or (now is not None and now[1] < 0.98 * old[1])
             r.stale[t.form.text] = 0 if gain else r.stale.get(t.form.text, 0) + 1
         self._check_bounds()
         self._settle(r)
+
+    def _likely(self, r: Region, new: list[int]) -> list[Cover]:
+        """Covers that are cheap by the model, which prices a kernel once a cover asks for it."""
+        while True:
+            covers = diverse(r.problem, self.costs(r, self._estimate), new, 2)
+            fresh = {k for c in covers for k in c.kernels if k not in r.models and self._open(r, k)}
+            if not fresh:
+                return covers
+            for k in sorted(fresh):
+                r.models[k] = self._model(r, k)
+
+    def _model(self, r: Region, k: int) -> float:
+        tuned = self.known(r, k)
+        name = text(default_schedule(tuned.form.kernel))
+        try:
+            likely = likely_time(self.bench.program(tuned, name), self.calibration)
+        except (ValueError, NotImplementedError):  # found again, and recorded, when it is measured
+            return r.bounds[k]
+        return max(likely, r.bounds[k])
 
     def _new_kernels(
         self, r: Region, covers: list[Cover], new: set[int]
@@ -332,26 +354,13 @@ class _Driver:
 
     def _estimate(self, r: Region, k: int) -> float:
         if self._open(r, k):
-            return r.bounds[k] * self._ratio(r.inside[k])
+            return r.models.get(k, r.bounds[k])
         return self._time(r, k)
 
     def _open(self, r: Region, k: int) -> bool:
         """Not measured, and not given up."""
         tuned = self.known(r, k)
         return tuned.best() is None and not tuned.failed
-
-    def _ratio(self, inside: int) -> float:
-        """Measured over bound for kernels with so many reductions inside."""
-        inside = min(inside, 4)
-        seen = [
-            self._time(r, k) / r.bounds[k]
-            for r in self.regions
-            for k in range(len(r.forms))
-            if min(r.inside[k], 4) == inside and r.bounds[k] > 0
-            and r.forms[k].text in self.bench.tuned and self._time(r, k) < math.inf
-        ]  # fmt: skip
-        return statistics.median([PRIOR.get(inside, 3.0), *seen]) if len(seen) < 3 else (
-            statistics.median(seen))  # fmt: skip
 
     # ---- results ----
 

@@ -22,6 +22,7 @@ from lambent.search.driver import Progress, Work, remembered, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+MOST = 10**300  # programs counted
 FINISH = 0.1  # the share of the budget for building and timing whole programs
 
 
@@ -121,7 +122,7 @@ def _graph_report(saturated: Mapping[str, Saturated]) -> dict[str, Any]:
     rules: dict[str, int] = {}
     programs = 1
     for s in saturated.values():
-        programs *= count_programs(s)
+        programs = min(MOST, programs * count_programs(s))
         for name, applied in s.stats.rules.items():
             rules[name] = rules.get(name, 0) + applied
     return {

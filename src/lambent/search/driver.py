@@ -195,9 +195,7 @@ class _Driver:
         self.budget, self.stop_gap, self.progress = budget, stop_gap, progress
         self.calibration: Calibration = backend.calibrate()
         self.void = False
-        size = sum(w.count * total_bytes(w.saturated) for w in works)
-        cold = size > self.calibration.levels[-2][0]
-        self.bench = Bench(backend, db, symbols or {}, self.clock, seed, cold)
+        self.bench = Bench(backend, db, symbols or {}, self.clock, seed)
         self.regions = [region(w, self.calibration, self.clock) for w in works]
 
     def recall(self, known: str | None) -> list[list[tuple[int, str]]] | None:

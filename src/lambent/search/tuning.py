@@ -137,11 +137,16 @@ class Bench:
     messages: dict[str, str] = field(default_factory=dict)
     noise: list[float] = field(default_factory=list)
 
+    @property
+    def state(self) -> str:
+        """Sizes and cache state: what a measurement depends on beside kernel and schedule."""
+        return sizes_text(self.symbols) + (" cold" if self.cold else "")
+
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
         found = self.tuned.get(form.text)
         if found is None:
-            outcomes = self.db.get(form.text, sizes_text(self.symbols))
+            outcomes = self.db.get(form.text, self.state)
             found = Tuned(form, len(self.tuned), outcomes, random=Random(self.seed))
             self.tuned[form.text] = found
         return found
@@ -153,9 +158,18 @@ class Bench:
         return tuned.programs[schedule]
 
     def measure(
-        self, wanted: Sequence[tuple[Tuned, int]], *, deadline: float | None = None
+        self,
+        wanted: Sequence[tuple[Tuned, int]],
+        *,
+        limit: float = 10.0,
+        deadline: float | None = None,
     ) -> None:
-        """Try so many new schedules of each kernel, until the clock shows the deadline."""
+        """Try so many new schedules of each kernel, until the clock shows the deadline.
+
+        Args:
+            limit: seconds that a timed request may take before the kernel is given up.
+        """
+        self.limit = limit
         jobs: list[tuple[Tuned, str]] = []
         for tuned, count in wanted:
             for schedule in tuned.proposals(count):
@@ -187,23 +201,25 @@ class Bench:
     def _time(self, batch: list[tuple[Tuned, str]], library: Any) -> None:
         """Verify all; time once; time those near the best of their kernel again, in turn."""
         with self.clock.phase("verify"):
-            outcomes = self._ask(library, 0, None)
+            outcomes = self._ask(library, 0, None, 10.0)
         good = [
             i for i, (t, _) in enumerate(batch)
             if outcomes[i].status == "ok" and not t.form.kernel.weights_only
         ]  # fmt: skip
         for rung in (1, REPEATS) if good else ():
             with self.clock.phase("measure"):
-                timed = self._ask(library, rung, good)
+                timed = self._ask(library, rung, good, self.limit)
             for i in good:
                 outcomes[i] = timed[i]
             good = self._near(batch, outcomes, good)
         for (tuned, schedule), outcome in zip(batch, outcomes, strict=True):
             self._record(tuned, {schedule: outcome})
 
-    def _ask(self, library: Any, repeats: int, only: list[int] | None) -> list[Outcome]:
+    def _ask(
+        self, library: Any, repeats: int, only: list[int] | None, limit: float
+    ) -> list[Outcome]:
         found: list[Outcome] = self.backend.measure(
-            library, self.symbols, repeats=repeats, cold=self.cold, limit=self.limit, only=only
+            library, self.symbols, repeats=repeats, cold=self.cold, limit=limit, only=only
         )
         return found
 
@@ -228,4 +244,4 @@ class Bench:
                 self.messages[o.status] = o.message
             elif o.spread:
                 self.noise.append(o.spread)
-        self.db.put(tuned.form.text, sizes_text(self.symbols), outcomes)
+        self.db.put(tuned.form.text, self.state, outcomes)

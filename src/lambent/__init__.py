@@ -2,21 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from lambent.graph.dim import Dim, Refused, Undecided, assume
-from lambent.graph.dtypes import (
-    DType,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
-from lambent.graph.functional.arithmetic import (
+from lambent.functional.arithmetic import (
     abs,
     add,
     ceil,
@@ -54,7 +40,7 @@ from lambent.graph.functional.arithmetic import (
     trunc,
     where,
 )
-from lambent.graph.functional.conv import (
+from lambent.functional.conv import (
     conv1d,
     conv2d,
     conv3d,
@@ -62,7 +48,7 @@ from lambent.graph.functional.conv import (
     conv_transpose2d,
     conv_transpose3d,
 )
-from lambent.graph.functional.creation import (
+from lambent.functional.creation import (
     arange,
     eye,
     full,
@@ -76,7 +62,7 @@ from lambent.graph.functional.creation import (
     zeros,
     zeros_like,
 )
-from lambent.graph.functional.indexing import (
+from lambent.functional.indexing import (
     embedding,
     gather,
     index_add,
@@ -87,8 +73,8 @@ from lambent.graph.functional.indexing import (
     take,
     take_along_axis,
 )
-from lambent.graph.functional.joining import chunk, concat, repeat, roll, split, stack, tile
-from lambent.graph.functional.linalg import (
+from lambent.functional.joining import chunk, concat, repeat, roll, split, stack, tile
+from lambent.functional.linalg import (
     attention,
     diagonal,
     dot,
@@ -97,7 +83,7 @@ from lambent.graph.functional.linalg import (
     matmul,
     outer,
 )
-from lambent.graph.functional.mathematics import (
+from lambent.functional.mathematics import (
     cos,
     elu,
     erf,
@@ -121,7 +107,7 @@ from lambent.graph.functional.mathematics import (
     tan,
     tanh,
 )
-from lambent.graph.functional.norm import (
+from lambent.functional.norm import (
     batch_norm,
     batch_norm_train,
     group_norm,
@@ -129,8 +115,8 @@ from lambent.graph.functional.norm import (
     layer_norm,
     rms_norm,
 )
-from lambent.graph.functional.padding import pad
-from lambent.graph.functional.pool import (
+from lambent.functional.padding import pad
+from lambent.functional.pool import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
@@ -145,7 +131,7 @@ from lambent.graph.functional.pool import (
     max_pool3d,
     unfold,
 )
-from lambent.graph.functional.reducing import (
+from lambent.functional.reducing import (
     all,
     any,
     argmax,
@@ -162,7 +148,7 @@ from lambent.graph.functional.reducing import (
     sum,
     var,
 )
-from lambent.graph.functional.shaping import (
+from lambent.functional.shaping import (
     expand,
     flatten,
     flip,
@@ -174,7 +160,21 @@ from lambent.graph.functional.shaping import (
     unsqueeze,
     window,
 )
-from lambent.graph.functional.sorting import argsort, sort, topk
+from lambent.functional.sorting import argsort, sort, topk
+from lambent.graph.dim import Dim, Refused, Undecided, assume
+from lambent.graph.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from lambent.graph.tensor import (
     Tensor,
     broadcast_to,
@@ -373,6 +373,7 @@ __all__ = [
 
 _LATER = {
     "Program": "lambent.runtime.program",
+    "compile": "lambent.compiler",
     "evaluate": "lambent.backends.reference.graph",
     "load": "lambent.runtime.save",
 }

@@ -56,7 +56,7 @@ def show(found: dict[str, Any], source: bool) -> None:
     )
     screen.print(
         f"search: {count(found['candidates'])} candidate kernels, {count(found['measured'])} "
-        f"measured; gap to the bound {percent(found['gap'])}, "
+        f"measured; gap {percent(found['gap'])}, "
         f"timing noise {percent(found['noise'])}, "
         f"additivity error {percent(found['additivity_error'])}\n"
     )

@@ -87,23 +87,33 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One kernel of a program with the places of its outputs, then inputs."""
+class Step:
+    """One kernel. `buffers` names its outputs, then its inputs, in the order of the kernel."""
 
     program: TileProgram
-    places: tuple[Place, ...]
+    buffers: tuple[str, ...]
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.buffers[: len(self.program.kernel.outputs)]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.buffers[len(self.program.kernel.outputs) :]
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A whole program: `load` runs once on the weights, `calls` on every run.
+    """A whole program: `load` runs once on the weights, `steps` on every run.
 
+    places:  of every buffer that a step names.
     blocks:  bytes of the arena's blocks, multiples of 64, as sizes over the symbols.
     symbols: names of the symbols in the order in which a run passes their values.
     """
 
-    calls: tuple[Call, ...]
-    load: tuple[Call, ...]
+    steps: tuple[Step, ...]
+    load: tuple[Step, ...]
+    places: Mapping[str, Place]
     blocks: tuple[Size, ...]
     symbols: tuple[str, ...]
 

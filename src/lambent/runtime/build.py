@@ -1,18 +1,19 @@
-"""Plan → Program: places for all buffers, one library, and the manifest."""
+"""Plan → Program: places for all buffers, where symbols come from, one library, the manifest."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from lambent.backends.base import Assembly, Backend, Call, Place
-from lambent.graph.dim import Size, facts, symbols_in
-from lambent.runtime.memory import Memory, plan_memory
-from lambent.runtime.plan import Plan, Step, check
-from lambent.runtime.program import Manifest, Program, Slot, bind
-from lambent.runtime.sizes import all_symbols, number, plain
+from lambent.backends.base import Assembly, Backend, Place, kernel_symbols
+from lambent.graph import dim
+from lambent.graph.dim import Atom, Size, symbols_in
+from lambent.runtime.memory import plan_memory
+from lambent.runtime.plan import Plan, check
+from lambent.runtime.program import Manifest, Program, Slot
+from lambent.runtime.sizes import Symbol, Text
 
 
 def build(
@@ -22,7 +23,7 @@ def build(
     form: str | tuple[str, ...] | None = None,
     explain: dict[str, Any] | None = None,
 ) -> Program:
-    """Assemble, compile and open a plan.
+    """Assemble, compile and open a plan, and run its load steps.
 
     Args:
         form: how outputs are returned: "one", "tuple" or the names of a dict; by default "one" for
@@ -34,90 +35,123 @@ def build(
         BackendError: the code does not compile.
     """
     check(plan)
-    memory = plan_memory(plan)
-    assembly, results = assemble(plan, memory)
+    symbols = _symbols(plan)
+    assembly = assemble(plan)
     library = backend.assemble(assembly)
-    names = weight_names(plan)
-    read = {name for step in plan.steps for name in step.reads} | set(plan.outputs)
-    symbols = all_symbols(_sizes(plan))
-    known = {s.atom for s in symbols}
+    names = _outside(plan)
+    kept = [name for name in names["weight"] if name in _read(plan)]
+
+    def slots(names: Iterable[str]) -> tuple[Slot, ...]:
+        buffers = [plan.buffers[name] for name in names]
+        return tuple(Slot(b.name, b.dtype.name, tuple(map(_text, b.shape))) for b in buffers)
+
     manifest = Manifest(
         backend.name,
         library.requires,
-        symbols,
-        _slots(plan, plan.inputs),
-        _slots(plan, _written(plan)),
-        _slots(plan, names),
-        results,
+        tuple(symbols.values()),
+        slots(plan.inputs),
+        slots(names["output"]),
+        slots(kept),
+        tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
-        plain(memory.total),
-        tuple(plain(fact) for fact in facts() if symbols_in(fact) <= known),
-        tuple(i for i, name in enumerate(names) if name in read),
+        _text(sum(assembly.blocks)),
+        tuple(_text(fact) for fact in dim.facts() if symbols_in(fact) <= symbols.keys()),
         explain or {},
     )
-    _check_determined(manifest)
-    weights = {
-        i: np.require(plan.weights[name], requirements=["C", "A"])
-        for i, name in enumerate(names)
-        if name in plan.weights
-    }
-    return Program(manifest, library.image, weights, loaded=not plan.load)
+    weights = [_weight(plan, name) for name in names["weight"]]
+    program = Program(manifest, library.image, weights[: len(kept)])
+    program.executable.load(weights)
+    return program
 
 
-def assemble(plan: Plan, memory: Memory) -> tuple[Assembly, tuple[tuple[str, int], ...]]:
-    """The program for a backend, and where each output of the graph is found."""
+def assemble(plan: Plan) -> Assembly:
+    """The program for a backend."""
+    memory = plan_memory(plan)
     places = {name: Place("arena", *at) for name, at in memory.places.items()}
-    for kind, names in (
-        ("output", _written(plan)), ("weight", weight_names(plan)), ("input", plan.inputs),
-    ):  # fmt: skip
+    for kind, names in _outside(plan).items():
         places |= {name: Place(kind, i) for i, name in enumerate(names)}
-
-    def calls(steps: tuple[Step, ...]) -> tuple[Call, ...]:
-        return tuple(Call(s.program, tuple(places[n] for n in s.buffers)) for s in steps)
-
-    symbols = tuple(s.atom for s in all_symbols(_sizes(plan)))
-    assembly = Assembly(calls(plan.steps), calls(plan.load), memory.blocks, symbols)
-    return assembly, tuple((places[n].kind, places[n].index) for n in plan.outputs)
+    return Assembly(plan.steps, plan.load, places, memory.blocks, tuple(_symbols(plan)))
 
 
-def weight_names(plan: Plan) -> tuple[str, ...]:
-    """Weights, then results of load steps: the order in which the code receives them."""
-    return (*plan.weights, *(name for step in plan.load for name in step.writes))
+def _read(plan: Plan) -> set[str]:
+    """The buffers that a run reads or returns."""
+    return {name for step in plan.steps for name in step.reads}.union(plan.outputs)
 
 
-def _written(plan: Plan) -> tuple[str, ...]:
-    """The buffers of outputs that steps write, each once."""
+def _outside(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The buffers outside of the arena by kind, numbered as the code receives them.
+
+    Outputs are those that steps write. Weights that only load steps read come last.
+    """
     written = {name for step in plan.steps for name in step.writes}
-    return tuple(dict.fromkeys(name for name in plan.outputs if name in written))
+    outputs = dict.fromkeys(name for name in plan.outputs if name in written)
+    weights = [*plan.weights, *(name for step in plan.load for name in step.writes)]
+    read = _read(plan)
+    return {
+        "input": plan.inputs,
+        "output": tuple(outputs),
+        "weight": tuple(sorted(weights, key=lambda name: name not in read)),
+    }
 
 
-def _sizes(plan: Plan) -> list[Size]:
-    sizes: list[Size] = []
-    for name in sorted(plan.buffers):
-        sizes += plan.buffers[name].shape
-    for step in (*plan.load, *plan.steps):
-        sizes += [e for _, e in sorted(step.program.kernel.extents.items())]
-    return sizes
+def _weight(plan: Plan, name: str) -> np.ndarray[Any, Any]:
+    """A weight's array as the code wants it, or room for what a load step computes."""
+    if name in plan.weights:
+        return np.require(plan.weights[name], requirements=["C", "A"])
+    buffer = plan.buffers[name]
+    return np.empty([int(d) for d in buffer.shape], buffer.dtype.numpy)
 
 
-def _slots(plan: Plan, names: tuple[str, ...]) -> tuple[Slot, ...]:
-    buffers = [plan.buffers[name] for name in names]
-    return tuple(
-        Slot(name, b.dtype.name, tuple(plain(d) for d in b.shape))
-        for name, b in zip(names, buffers, strict=True)
-    )
+def _text(size: Size) -> Text:
+    return size if isinstance(size, int) else dim.show(size)
 
 
-def _check_determined(manifest: Manifest) -> None:
-    """See that shapes of the inputs give every symbol (tried at the hints, without the facts)."""
-    hints = {s.atom: s.hint for s in manifest.symbols}
-    shapes = [tuple(number(d, hints) for d in slot.shape) for slot in manifest.inputs]
-    try:
-        missing = hints.keys() - bind(replace(manifest, facts=()), shapes).keys()
-    except KeyError as error:
-        missing = {error.args[0]}
-    if missing:
-        raise ValueError(
-            f"symbol {min(missing).partition('/')[0]!r} does not follow from the shapes of the "
-            "inputs; give an input with a dim that is the symbol itself"
-        )
+# ---- symbols ---------------------------------------------------------------------------------
+
+
+def _symbols(plan: Plan) -> dict[str, Symbol]:
+    """The symbols by atom, each after those that are needed to learn it from an input's dim.
+
+    Raises:
+        ValueError: one does not follow from the shapes of the inputs.
+    """
+    kernels = [step.program.kernel for step in (*plan.load, *plan.steps)]
+    sizes = [size for buffer in plan.buffers.values() for size in buffer.shape]
+    missing = {s for size in sizes for s in symbols_in(size)}.union(*map(kernel_symbols, kernels))
+    dims = {
+        (i, j): size
+        for i, name in enumerate(plan.inputs)
+        for j, size in enumerate(plan.buffers[name].shape)
+    }
+    sources: dict[str, tuple[int, int]] = {}
+    while missing:
+        for at, size in dims.items():
+            atom = _given(size, missing)
+            if atom is not None:
+                sources.setdefault(atom, at)
+        if missing.isdisjoint(sources):
+            raise ValueError(
+                f"symbol {min(missing).partition('/')[0]!r} does not follow from the shapes of the "
+                "inputs; give an input with a dim that is the symbol itself"
+            )
+        missing -= sources.keys()
+    return {atom: _symbol(atom, at) for atom, at in sources.items()}
+
+
+def _given(size: Size, unknown: set[str]) -> str | None:
+    """The unknown symbol that the size gives: it is c · symbol + what is known."""
+
+    def new(atom: Atom) -> bool:
+        names = [atom.args] if atom.kind == "symbol" else map(symbols_in, atom.args)
+        return not unknown.isdisjoint(frozenset[str]().union(*names))
+
+    match [product for _, product in dim.terms_of(size) if any(new(atom) for atom, _ in product)]:
+        case [((Atom("symbol", (str(name),)), 1),)]:
+            return name
+    return None
+
+
+def _symbol(atom: str, source: tuple[int, int]) -> Symbol:
+    name, _, multiple = atom.partition("/")
+    factor = int(multiple or 1)
+    return Symbol(name, *dim.symbol_range(name), factor, dim.symbol_hint(atom) * factor, source)

@@ -7,10 +7,11 @@ of blocks are sums of their sizes, computed in each run: a small run takes a sma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
+from itertools import accumulate
 
-from lambent.graph.dim import Size, maximum, representative
+from lambent.graph.dim import UNBOUNDED, Size, maximum, representative
 from lambent.runtime.plan import Plan
 
 ALIGN = 64
@@ -26,32 +27,22 @@ class Memory:
     @property
     def total(self) -> Size:
         """Bytes of the whole arena."""
-        total: Size = 0
-        for block in self.blocks:
-            total = total + block
-        return total
+        return sum(self.blocks)
 
 
 def nbytes(plan: Plan, name: str) -> Size:
     """Bytes of a buffer, rounded up to the alignment."""
     buffer = plan.buffers[name]
-    size: Size = buffer.dtype.itemsize
-    for dim in buffer.shape:
-        size = size * dim
+    size: Size = math.prod(buffer.shape, start=buffer.dtype.itemsize)
     return (size + ALIGN - 1) // ALIGN * ALIGN
 
 
 def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     """(step that writes it, last step that reads it) of each buffer that lives in the arena."""
     found: dict[str, tuple[int, int]] = {}
-    outside = {*plan.inputs, *plan.outputs, *plan.weights}
     for number, step in enumerate(plan.steps):
-        for name in step.writes:
-            if name not in outside:
-                found[name] = (number, number)
-        for name in step.reads:
-            if name in found:
-                found[name] = (found[name][0], number)
+        found |= {name: (number, number) for name in step.writes if name not in plan.outputs}
+        found |= {name: (found[name][0], number) for name in step.reads if name in found}
     return found
 
 
@@ -59,59 +50,27 @@ def plan_memory(plan: Plan) -> Memory:
     """Place every intermediate. Deterministic; two buffers alive at one step never overlap."""
     alive = lifetimes(plan)
     sizes = {name: nbytes(plan, name) for name in alive}
-    fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    hints = {name: representative(size) for name, size in sizes.items()}
+    blocks: dict[int, Size] = {0: 0}
     places: dict[str, tuple[int, int]] = {}
-    top = _pack(fixed, alive, places)
-    blocks: list[Size] = [top]
-    ends: list[list[tuple[int, int]]] = [[]]
-    for name in sorted(sizes.keys() - fixed.keys(), key=lambda n: (-representative(sizes[n]), n)):
-        free = [
-            i
-            for i in range(1, len(blocks))
-            if not any(_overlap(alive[name], other) for other in ends[i])
-        ]
-        if not free:
-            blocks.append(0)
-            ends.append([])
-            free = [len(blocks) - 1]
-        at = min(
-            free, key=lambda i: (abs(representative(blocks[i]) - representative(sizes[name])), i)
-        )
-        blocks[at] = maximum(blocks[at], sizes[name])
-        ends[at].append(alive[name])
-        places[name] = (at, 0)
-    return Memory(tuple(blocks), places)
+    for name in sorted(sizes, key=lambda n: (-hints[n], alive[n], n)):
+        size, (begin, end) = sizes[name], alive[name]
+        beside = {n: places[n] for n in places if alive[n][0] <= end and begin <= alive[n][1]}
+        if isinstance(size, int):
+            spans = ((at, at + hints[n]) for n, (block, at) in beside.items() if block == 0)
+            place = 0, _best_fit(size, sorted(spans))
+        else:
+            free = blocks.keys() - {0, *(block for block, _ in beside.values())}
+            wrong = {i: abs(representative(blocks[i]) - hints[name]) for i in sorted(free)}
+            place = min(wrong, key=lambda i: wrong[i], default=len(blocks)), 0
+        places[name] = place
+        blocks[place[0]] = maximum(blocks.get(place[0], 0), place[1] + size)
+    return Memory(tuple(blocks.values()), places)
 
 
-def _pack(
-    sizes: Mapping[str, int],
-    alive: Mapping[str, tuple[int, int]],
-    places: dict[str, tuple[int, int]],
-) -> int:
-    """Best fit, largest first, into block 0. Returns the block's bytes."""
-    top = 0
-    for name in sorted(sizes, key=lambda n: (-sizes[n], alive[n], n)):
-        taken = sorted(
-            (offset, offset + sizes[other])
-            for other, (_, offset) in places.items()
-            if _overlap(alive[name], alive[other])
-        )
-        offset = _gap(taken, sizes[name])
-        places[name] = (0, offset)
-        top = max(top, offset + sizes[name])
-    return top
-
-
-def _gap(taken: list[tuple[int, int]], size: int) -> int:
-    """The offset of the smallest gap that holds `size`, or the end of all."""
-    best: tuple[int, int] | None = None
-    at = 0
-    for start, end in taken:
-        if start - at >= size and (best is None or start - at < best[0]):
-            best = (start - at, at)
-        at = max(at, end)
-    return at if best is None else best[1]
-
-
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
+def _best_fit(size: int, taken: list[tuple[int, int]]) -> int:
+    """The start of the smallest gap between the taken spans that holds `size`, or their end."""
+    starts = accumulate((end for _, end in taken), max, initial=0)
+    ends = [*(begin for begin, _ in taken), UNBOUNDED]
+    gaps = [(b - a, a) for a, b in zip(starts, ends, strict=True) if b - a >= size]
+    return min(gaps)[1]

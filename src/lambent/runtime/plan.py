@@ -7,24 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lambent.backends.base import Step
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.tile import TileProgram
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One kernel. `buffers` names its outputs, then its inputs, in the order of the kernel."""
-
-    program: TileProgram
-    buffers: tuple[str, ...]
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return self.buffers[: len(self.program.kernel.outputs)]
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.buffers[len(self.program.kernel.outputs) :]
+__all__ = ["Plan", "Step", "check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +41,18 @@ def check(plan: Plan) -> None:
     for steps, more in ((plan.load, ()), (plan.steps, plan.inputs)):
         known.update(more)
         for number, step in enumerate(steps):
-            kernel = step.program.kernel
-            count = len(kernel.outputs) + len(kernel.inputs)
+            count = len(step.program.kernel.outputs) + len(step.program.kernel.inputs)
+            faults = [f"reads {n!r} before it is written" for n in step.reads if n not in known]
+            faults += [
+                f"writes {n!r}, which has a value already"
+                for n in step.writes
+                if n in known or step.writes.count(n) > 1
+            ]
             if len(step.buffers) != count:
-                raise ValueError(
-                    f"step {number}: {len(step.buffers)} buffers, its kernel has {count}"
-                )
-            for name in step.reads:
-                if name not in known:
-                    raise ValueError(f"step {number}: reads {name!r} before it is written")
-            for name in step.writes:
-                if name in known:
-                    raise ValueError(f"step {number}: writes {name!r}, which has a value already")
-                known.add(name)
+                faults.append(f"{len(step.buffers)} buffers, its kernel has {count}")
+            if faults:
+                raise ValueError(f"step {number}: {faults[0]}")
+            known.update(step.writes)
     for name in (*plan.inputs, *plan.outputs, *sorted(known)):
         if name not in known or name not in plan.buffers:
             raise ValueError(f"buffer {name!r} is not in the plan, or nothing writes it")

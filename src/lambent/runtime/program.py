@@ -6,20 +6,22 @@ program loaded from a file is the same object as one just compiled.
 
 from __future__ import annotations
 
-import functools
+import math
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from lambent.backends.base import Executable, get
 from lambent.graph.dtypes import DTYPES
-from lambent.runtime.sizes import Plain, Symbol, number, text, unknown
+from lambent.runtime.sizes import Symbol, Text, number
 
 Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+_NUMPY = {name: dtype.numpy for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,64 +30,50 @@ class Slot:
 
     name: str
     dtype: str
-    shape: tuple[Plain, ...]
+    shape: Sequence[Text]
+
+    def at(self, symbols: Mapping[str, int]) -> Shape:
+        """The shape at values of the symbols."""
+        return tuple(number(size, symbols) for size in self.shape)
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(text, self.shape))}]"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """
     device:  of the backend that runs it; `requires`: device features its code uses.
+    symbols: in the order in which the code receives them; one follows from those before it.
+    weights: that a run reads.
     results: for each output of the graph, ("output" | "input" | "weight", number).
     form:    how outputs are returned: "one", "tuple", or the names of a dict.
     arena:   bytes of the arena. `facts` are sizes that must not be negative.
-    kept:    numbers of the weights that a run reads (the others only fed the load steps).
     """
 
     device: str
-    requires: tuple[str, ...]
-    symbols: tuple[Symbol, ...]
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    weights: tuple[Slot, ...]
-    results: tuple[tuple[str, int], ...]
-    form: str | tuple[str, ...]
-    arena: Plain
-    facts: tuple[Plain, ...]
-    kept: tuple[int, ...]
+    requires: Sequence[str]
+    symbols: Sequence[Symbol]
+    inputs: Sequence[Slot]
+    outputs: Sequence[Slot]
+    weights: Sequence[Slot]
+    results: Sequence[tuple[str, int]]
+    form: str | Sequence[str]
+    arena: Text
+    facts: Sequence[Text]
     explain: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """What follows from the values of the symbols, computed once for each."""
-
-    atoms: tuple[int, ...]
-    inputs: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[int, ...], ...]
-    arena: int
 
 
 class Program:
     """Call it with one keyword argument per input; several threads may do so at once.
 
-    Made by `lambent.compile` or `lambent.load`. `weights` maps numbers of `manifest.weights` to
-    arrays; with `loaded` False the load steps run before the first use.
+    Made by `lambent.compile` or `lambent.load`; `weights` are arrays in the manifest's order.
     """
 
-    def __init__(
-        self, manifest: Manifest, image: bytes, weights: Mapping[int, Array], loaded: bool
-    ) -> None:
-        self.manifest, self.image = manifest, image
-        self._executable: Executable = get(manifest.device).open(image, manifest.requires)
-        self._given, self._loaded = dict(weights), loaded
-        self._weights: list[Array] | None = None
-        self._lock = threading.Lock()
-        self._known: dict[tuple[tuple[int, ...], ...], _Sizes] = {}
-
-    # ---- calling -----------------------------------------------------------------------------
+    def __init__(self, manifest: Manifest, image: bytes, weights: Sequence[Array]) -> None:
+        self.manifest, self.image, self.weights = manifest, image, weights
+        self.executable: Executable = get(manifest.device).open(image, manifest.requires)
+        self._known: dict[tuple[Shape, ...], _Sizes] = {}
 
     def __call__(self, /, **arrays: Any) -> Any:
         """Run once.
@@ -101,79 +89,29 @@ class Program:
             TypeError: a missing or unknown input, or one of another dtype.
             ValueError: a shape that does not fit, a size out of range, inputs that disagree.
         """
-        slots = self.manifest.inputs
-        _check_names(slots, arrays)
-        given = [_as_array(slot, arrays[slot.name]) for slot in slots]
-        sizes = self._sizes(tuple(a.shape for a in given))
-        outputs = [
-            np.empty(shape, numpy_dtype(slot.dtype))
-            for slot, shape in zip(self.manifest.outputs, sizes.outputs, strict=True)
-        ]
-        weights = self._ready()
-        self._executable.run(given, outputs, weights, sizes.atoms, sizes.arena)
-        return self._results(given, outputs, weights)
-
-    def _results(self, given: list[Array], outputs: list[Array], weights: list[Array]) -> Any:
-        pools = {"input": given, "output": outputs, "weight": weights}
-        results: list[Array] = []
-        for place in self.manifest.results:
-            array = pools[place[0]][place[1]]
-            fresh = place[0] == "output" and not any(array is r for r in results)
-            results.append(array if fresh else array.copy())
-        form = self.manifest.form
-        if form == "one":
-            return results[0]
-        return tuple(results) if form == "tuple" else dict(zip(form, results, strict=True))
-
-    def _sizes(self, shapes: tuple[tuple[int, ...], ...]) -> _Sizes:
-        known = self._known.get(shapes)
-        if known is None:
-            atoms = bind(self.manifest, shapes)
-            known = self._at(atoms)
-            if len(self._known) < 65536:
-                self._known[shapes] = known
-        return known
-
-    def _at(self, atoms: Mapping[str, int]) -> _Sizes:
         m = self.manifest
-        inputs, outputs = (
-            tuple(tuple(number(d, atoms) for d in slot.shape) for slot in slots)
-            for slots in (m.inputs, m.outputs)
-        )
-        values = tuple(atoms[s.atom] for s in m.symbols)
-        return _Sizes(values, inputs, outputs, number(m.arena, atoms))
-
-    # ---- weights -----------------------------------------------------------------------------
-
-    def _ready(self) -> list[Array]:
-        """The weights in the order of the manifest, after the load steps; made on first use."""
-        weights = self._weights
-        if weights is None:
-            with self._lock:
-                weights = self._weights
-                if weights is None:
-                    weights = self._weights = self._load()
-        return weights
-
-    def _load(self) -> list[Array]:
-        slots = self.manifest.weights
-        empty = np.empty(0, np.uint8)
-        if self._loaded:
-            return [self._given.get(i, empty) for i in range(len(slots))]
-        arrays = [
-            self._given[i] if i in self._given
-            else np.empty([number(d, {}) for d in slot.shape], DTYPES[slot.dtype].numpy)
-            for i, slot in enumerate(slots)
-        ]  # fmt: skip
-        self._executable.load(arrays)
-        kept = set(self.manifest.kept)
-        self._given, self._loaded = {i: a for i, a in enumerate(arrays) if i in kept}, True
-        return [a if i in kept else empty for i, a in enumerate(arrays)]
-
-    def weights(self) -> dict[int, Array]:
-        """The weights that a run reads, by number in the manifest, as they are after loading."""
-        ready = self._ready()
-        return {i: ready[i] for i in self.manifest.kept}
+        _check_names(m.inputs, arrays)
+        given = [_as_array(slot, arrays[slot.name]) for slot in m.inputs]
+        shapes = tuple(a.shape for a in given)
+        sizes = self._known.get(shapes)
+        if sizes is None:
+            sizes = _sizes(m, bind(m, shapes))
+            if len(self._known) < 65536:
+                self._known[shapes] = sizes
+        outputs = [
+            np.empty(shape, _NUMPY[slot.dtype])
+            for slot, shape in zip(m.outputs, sizes.outputs, strict=True)
+        ]
+        self.executable.run(given, outputs, self.weights, sizes.symbols, sizes.arena)
+        pools = {"input": given, "output": outputs, "weight": self.weights}
+        results: list[Array] = []
+        for kind, i in m.results:
+            array = pools[kind][i]
+            fresh = kind == "output" and not any(array is r for r in results)
+            results.append(array if fresh else array.copy())
+        if m.form == "one":
+            return results[0]
+        return tuple(results) if m.form == "tuple" else dict(zip(m.form, results, strict=True))
 
     # ---- what it says of itself --------------------------------------------------------------
 
@@ -183,24 +121,19 @@ class Program:
 
     def arena_bytes(self, **symbols: int) -> int:
         """Bytes of intermediates at given sizes of the symbols (by default their hints)."""
-        return self._at(self._atoms(symbols)).arena
+        return number(self.manifest.arena, self._hints() | symbols)
 
     def peak_bytes(self, **symbols: int) -> int:
         """Bytes of inputs, outputs, weights and intermediates together, at given sizes."""
-        sizes = self._at(self._atoms(symbols))
-        total = sizes.arena + sum(a.nbytes for a in self.weights().values())
-        for slots, shapes in (
-            (self.manifest.inputs, sizes.inputs), (self.manifest.outputs, sizes.outputs),
-        ):  # fmt: skip
-            for slot, shape in zip(slots, shapes, strict=True):
-                total += int(np.prod(shape, dtype=np.int64)) * DTYPES[slot.dtype].itemsize
-        return total
+        m, sizes = self.manifest, self._hints() | symbols
+        arrays = [
+            math.prod(slot.at(sizes)) * DTYPES[slot.dtype].itemsize
+            for slot in (*m.inputs, *m.outputs, *m.weights)
+        ]
+        return number(m.arena, sizes) + sum(arrays)
 
-    def _atoms(self, symbols: Mapping[str, int]) -> dict[str, int]:
-        return {
-            s.atom: symbols[s.name] // s.multiple if s.name in symbols else s.hint
-            for s in self.manifest.symbols
-        }
+    def _hints(self) -> dict[str, int]:
+        return {s.name: s.hint for s in self.manifest.symbols}
 
     def save(self, path: Any) -> None:
         """Write everything into one file, which `lambent.load` reads. See `runtime.save`."""
@@ -214,116 +147,102 @@ class Program:
         return f"Program({inputs} → {outputs}; {self.manifest.device})"
 
 
-@functools.cache
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name, remembered: calls ask for it often."""
-    return DTYPES[name].numpy
+# ---- inputs ----------------------------------------------------------------------------------
 
 
 def _check_names(slots: Sequence[Slot], arrays: Mapping[str, Any]) -> None:
-    if len(arrays) == len(slots) and all(slot.name in arrays for slot in slots):
-        return
     names = [slot.name for slot in slots]
-    missing = [n for n in names if n not in arrays]
-    extra = [n for n in arrays if n not in names]
-    parts = [f"missing input {n!r}" for n in missing] + [f"unknown input {n!r}" for n in extra]
-    takes = ", ".join(f"{slot.name}: {slot}" for slot in slots) or "no inputs"
-    raise TypeError(f"{'; '.join(parts)}; the program takes {takes}")
+    parts = [f"missing input {n!r}" for n in names if n not in arrays]
+    parts += [f"unknown input {n!r}" for n in arrays if n not in names]
+    if parts:
+        takes = ", ".join(f"{slot.name}: {slot}" for slot in slots) or "no inputs"
+        raise TypeError(f"{'; '.join(parts)}; the program takes {takes}")
 
 
 def _as_array(slot: Slot, value: Any) -> Array:
-    want = numpy_dtype(slot.dtype)
+    want = _NUMPY[slot.dtype]
     if not isinstance(value, np.ndarray):
         value = _foreign(slot, value, want)
-    if value.dtype != want:
-        if value.dtype.newbyteorder("=") != want:
-            raise TypeError(
-                f"input {slot.name!r}: dtype {value.dtype.name}, expected {slot.dtype}; "
-                f"convert it with .astype"
-            )
-        value = value.astype(want)
-    if len(value.shape) != len(slot.shape):
+    if value.dtype.newbyteorder("=") != want:
+        raise TypeError(
+            f"input {slot.name!r}: dtype {value.dtype.name}, expected {slot.dtype}; "
+            f"convert it with .astype"
+        )
+    if value.ndim != len(slot.shape):
         raise ValueError(f"input {slot.name!r}: shape {value.shape}, expected {slot}")
     flags = value.flags
-    if not (flags.c_contiguous and flags.aligned):
-        value = np.require(value, requirements=["C", "A"])
+    if not (flags.c_contiguous and flags.aligned and value.dtype == want):
+        value = np.require(value, want, ["C", "A"])
     return np.asarray(value)
 
 
 def _foreign(slot: Slot, value: Any, want: np.dtype[Any]) -> Array:
-    """An array from DLPack, or from Python numbers."""
-    if not hasattr(value, "__dlpack__"):
-        try:
-            found = np.asarray(value)
-        except ValueError as error:
-            raise TypeError(f"input {slot.name!r}: no array: {error}") from None
-        fits = found.dtype == want or (
-            isinstance(value, int | float | bool | list | tuple)
-            and np.can_cast(found.dtype, want, "same_kind")
-        )
-        return found.astype(want) if fits else found
+    """An array from DLPack, or from Python numbers where their kind fits."""
     try:
+        if not hasattr(value, "__dlpack__"):
+            found = np.asarray(value)
+            number = isinstance(value, int | float | list | tuple)
+            fits = number and np.can_cast(found.dtype, want, "same_kind")
+            return found.astype(want) if fits else found
         if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # NumPy has no name for it
             bits = value.detach().view(sys.modules["torch"].int16)
             return np.from_dlpack(bits).view(DTYPES["bfloat16"].numpy)
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(
-            f"input {slot.name!r}: {type(value).__name__} cannot be read through DLPack: {error}; "
-            f"give an array in CPU memory that needs no gradient"
+            f"input {slot.name!r}: {type(value).__name__} cannot be read through DLPack or as "
+            f"numbers: {error}; give an array in CPU memory that needs no gradient"
         ) from None
 
 
-def bind(manifest: Manifest, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The symbols' atoms that follow from the inputs' shapes.
+# ---- sizes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What follows from the values of the symbols, computed once for the shapes of the inputs."""
+
+    symbols: Shape
+    outputs: tuple[Shape, ...]
+    arena: int
+
+
+def _sizes(m: Manifest, symbols: Mapping[str, int]) -> _Sizes:
+    parts = tuple(symbols[s.name] // s.multiple for s in m.symbols)
+    return _Sizes(parts, tuple(slot.at(symbols) for slot in m.outputs), number(m.arena, symbols))
+
+
+def bind(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:
+    """The symbols' values that follow from the inputs' shapes.
 
     Raises:
-        KeyError: the shapes do not determine a symbol.
         ValueError: a shape that does not fit, a size out of range, or inputs that disagree.
     """
-    dims = [
-        (slot, i, size, got)
-        for slot, shape in zip(manifest.inputs, shapes, strict=True)
-        for i, (size, got) in enumerate(zip(slot.shape, shape, strict=True))
-    ]
-    symbols = {s.atom: s for s in manifest.symbols}
-    atoms: dict[str, int] = {}
-    sources: list[str] = []
-    while any(_solve(dim, symbols, atoms, sources) for dim in dims):
-        pass
-    for slot, i, size, got in dims:
-        want = number(size, atoms)
-        if got != want:
-            why = "" if isinstance(size, int) else f" = {text(size)} ({', '.join(sources)})"
+    values: dict[str, int] = {}
+    told: list[str] = []
+    for s in manifest.symbols:
+        i, dim = s.source
+        name, size, got = manifest.inputs[i].name, manifest.inputs[i].shape[dim], shapes[i][dim]
+        at0, at1 = (number(size, values | {s.name: v}) for v in (0, s.multiple))
+        value = Fraction(got - at0, at1 - at0) * s.multiple
+        if value % s.multiple or not s.low <= value <= s.high:
+            many = f" and a multiple of {s.multiple}" if s.multiple > 1 else ""
             raise ValueError(
-                f"input {slot.name!r}: dim {i} is {got}, expected {want}{why}; its shape is {slot}"
+                f"input {name!r}: dim {dim} is {got}, so {s.name} = {value}, which must be in the "
+                f"range {s.low} … {s.high}{many}"
             )
+        values[s.name] = int(value)
+        told.append(f"{s.name} = {value} from dim {dim} of {name!r}")
+    where = ", ".join(told)
+    for slot, shape in zip(manifest.inputs, shapes, strict=True):
+        for i, (size, got, want) in enumerate(zip(slot.shape, shape, slot.at(values), strict=True)):
+            if got != want:
+                why = "" if isinstance(size, int) else f" = {size} ({where})"
+                raise ValueError(
+                    f"input {slot.name!r}: dim {i} is {got}, expected {want}{why}; "
+                    f"its shape is {slot}"
+                )
     for fact in manifest.facts:
-        if number(fact, atoms) < 0:
-            raise ValueError(f"assumed {text(fact)} >= 0, which fails at {', '.join(sources)}")
-    return atoms
-
-
-def _solve(
-    dim: tuple[Slot, int, Plain, int],
-    symbols: Mapping[str, Symbol],
-    atoms: dict[str, int],
-    sources: list[str],
-) -> bool:
-    """Learn an atom from a dim that is linear in one unknown atom; False if it is not."""
-    slot, i, size, got = dim
-    found = unknown(size, atoms)
-    if found is None:
-        return False
-    atom, c, rest = found
-    value, odd = divmod(got - rest, c)
-    where, s = f"input {slot.name!r}: dim {i} is {got}", symbols[atom]
-    if odd:
-        many = f" with {s.name} a multiple of {s.multiple}" if s.multiple > 1 else ""
-        raise ValueError(f"{where}, which cannot be {text(size)}{many}")
-    if not s.low <= value <= s.high:
-        low, at, high = (v * s.multiple for v in (s.low, value, s.high))
-        raise ValueError(f"{where}, so {s.name} = {at}, which is out of its range {low} … {high}")
-    atoms[atom] = value
-    sources.append(f"{s.name} = {value * s.multiple} from dim {i} of {slot.name!r}")
-    return True
+        if number(fact, values) < 0:
+            raise ValueError(f"assumed {fact} >= 0, which fails at {where}")
+    return values

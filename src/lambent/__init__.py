@@ -161,7 +161,7 @@ from lambent.functional.shaping import (
     window,
 )
 from lambent.functional.sorting import argsort, sort, topk
-from lambent.graph.dim import Dim, Refused, Undecided, assume
+from lambent.graph.dim import Dim, Refused, Undecided
 from lambent.graph.dtypes import (
     DType,
     bfloat16,
@@ -175,6 +175,7 @@ from lambent.graph.dtypes import (
     int64,
     uint8,
 )
+from lambent.graph.prove import assume
 from lambent.graph.tensor import (
     Tensor,
     broadcast_to,

@@ -22,32 +22,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lambent.graph import dim
+from lambent.graph import prove
 from lambent.graph.dim import (
-    UNBOUNDED,
     Atom,
     Dim,
-    Prover,
     Refused,
     Size,
     Undecided,
-    assume,
     axes_in,
     axis,
-    bounds,
     evaluate,
     exact,
-    facts,
-    maximum,
-    minimum,
     representative,
     show,
-    substitute,
     symbol_range,
     symbols_in,
     terms_of,
     value,
     values_in,
+)
+from lambent.graph.prove import (
+    UNBOUNDED,
+    Prover,
+    assume,
+    bounds,
+    facts,
+    maximum,
+    minimum,
+    substitute,
 )
 
 Reference = Callable[[dict[str, int], tuple[int, ...]], int]
@@ -74,10 +76,10 @@ class World:
     rng: random.Random
 
     @staticmethod
-    def make(seed: int, module: Any = dim, extents: list[int] | None = None) -> World:
+    def make(seed: int, module: Any = prove, extents: list[int] | None = None) -> World:
         rng = random.Random(seed)
         high, low = rng.choice([3, 5]), rng.choice([1, 2, 3])
-        s, t = module.Dim(f"s{high}", 1, high), module.Dim(f"t{low}", low, 5)
+        s, t = Dim(f"s{high}", 1, high), Dim(f"t{low}", low, 5)
         sizes = [2, 3, 4, s, t, s + 1, 2 * s, s * t, (s + 1) // 2, t * 2 + 1]
         chosen = extents or [rng.choice(sizes) for _ in range(2)]
         return World(module, {f"s{high}": s, f"t{low}": t}, chosen, module.Prover(chosen), rng)
@@ -89,7 +91,7 @@ class World:
     def leaf(self) -> tuple[Any, Reference]:
         kind = self.rng.randrange(6)
         if kind < 3:
-            return self.module.axis(kind % 2), lambda env, at: at[kind % 2]
+            return axis(kind % 2), lambda env, at: at[kind % 2]
         if kind == 3:
             c = self.rng.randint(-3, 5)
             return c, lambda env, at: c
@@ -119,11 +121,11 @@ class World:
         return e * m + c, lambda env, at: m * f(env, at) + c
 
     def number(self, size: Any, env: dict[str, int]) -> int:
-        return int(self.module.evaluate(size, env))
+        return int(evaluate(size, env))
 
     def points(self) -> list[tuple[dict[str, int], tuple[int, ...]]]:
         """All symbols in range, and for each the ends and the middle of every axis."""
-        ranges = [range(lo, hi + 1) for lo, hi in map(self.module.symbol_range, self.symbols)]
+        ranges = [range(lo, hi + 1) for lo, hi in map(symbol_range, self.symbols)]
         out = []
         for sizes in itertools.product(*ranges):
             env = dict(zip(self.symbols, sizes, strict=True))
@@ -133,21 +135,21 @@ class World:
         return out
 
 
-def faults(seeds: range, module: Any = dim) -> list[str]:
+def faults(seeds: range, module: Any = prove) -> list[str]:
     """Seeds where a value, a bound or a proof is wrong."""
     found = []
     for seed in seeds:
         world = World.make(seed, module)
         try:
             e, reference = world.expression(world.rng.randint(1, 4))
-        except module.Refused:  # the fuzz divides by positive sizes only
+        except Refused:  # the fuzz divides by positive sizes only
             found.append(f"{seed}: refused")
             continue
         low, high = world.prover.interval(e)
         proved = world.prover.ge0(e)
         for env, at in world.points():
             want = reference(env, at)
-            got = module.evaluate(e, env, dict(enumerate(at)))
+            got = evaluate(e, env, dict(enumerate(at)))
             if got != want or not low <= want <= high or (proved and want < 0):
                 found.append(f"{seed}: {e} at {env} {at} is {want}, got {got} in {low} … {high}")
                 break
@@ -191,12 +193,12 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_put_in_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = inspect.getsource(dim)
+    source = inspect.getsource(prove)
     old, new = MUTANTS[name]
     assert source.count(old) == 1
-    mutant = ModuleType("mutant_dim")
+    mutant = ModuleType("mutant_prove")
     monkeypatch.setitem(sys.modules, mutant.__name__, mutant)
-    exec(compile(source.replace(old, new), "mutant_dim.py", "exec"), mutant.__dict__)
+    exec(compile(source.replace(old, new), "mutant_prove.py", "exec"), mutant.__dict__)
     assert any(faults(range(start, start + 50), mutant) for start in range(0, 1500, 50))
 
 
@@ -470,6 +472,7 @@ def test_proofs_do_not_depend_on_history() -> None:
 ORDER = """
 import sys
 from lambent.graph.dim import *
+from lambent.graph.prove import *
 names = ["s", "batch", "k2", "t", "x"]
 if sys.argv[1] == "backwards":
     names.reverse()

@@ -15,17 +15,8 @@ import numpy as np
 import pytest
 
 from lambent.graph import views
-from lambent.graph.dim import (
-    Dim,
-    Prover,
-    Refused,
-    Size,
-    assume,
-    axis,
-    evaluate,
-    minimum,
-    symbols_in,
-)
+from lambent.graph.dim import Dim, Refused, Size, axis, evaluate, symbols_in
+from lambent.graph.prove import Prover, assume, minimum
 from lambent.graph.views import VIEWS, reshape_groups, view_index, view_shape
 
 Shape = tuple[Size, ...]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
-from lambent.graph.dim import bounds
+from lambent.graph.prove import bounds
 from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower

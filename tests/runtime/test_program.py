@@ -11,8 +11,9 @@ import pytest
 from plans import backend, chain, random, weight, with_load
 
 import handmade as h
-from lambent.graph.dim import Dim, assume
+from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bfloat16, float32, int32
+from lambent.graph.prove import assume
 from lambent.kernel.kernel import Buffer
 from lambent.runtime.build import assemble, build
 from lambent.runtime.plan import Plan

@@ -20,21 +20,10 @@ from lambent.algebra.readout import Ranked, RawGraph, Row, rank, read_rows
 from lambent.algebra.saturate import MOST_AXES, Bits, Session, name_bits
 from lambent.algebra.term import REDUCTIONS, Buffer
 from lambent.algebra.translate import Translation, translate
-from lambent.graph.dim import (
-    Dim,
-    Prover,
-    Size,
-    axes_in,
-    axis,
-    maximum,
-    minimum,
-    substitute,
-    symbols_in,
-    value,
-    values_in,
-)
+from lambent.graph.dim import Dim, Size, axes_in, axis, symbols_in, value, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.node import Node, Weight
+from lambent.graph.prove import Prover, maximum, minimum, substitute
 
 
 @dataclass(frozen=True, slots=True)

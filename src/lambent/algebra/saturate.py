@@ -19,7 +19,8 @@ from lambent.algebra.facts import DECLARATIONS, fact_rules
 from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE, Rule
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term, walk
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import Prover, Size, terms_of
+from lambent.graph.dim import Size, terms_of
+from lambent.graph.prove import Prover
 
 HEAD = {op: op.capitalize() for op in (*UNARY, *BINARY, *REDUCTIONS) if op != "cast"}
 """The head in the e-graph of each operation that has operands alone, and axes."""

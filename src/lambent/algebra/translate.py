@@ -17,10 +17,11 @@ import numpy as np
 
 from lambent.algebra.names import DimAxes, name_axes
 from lambent.algebra.term import LOG2E, Buffer, Term, Terms
-from lambent.graph.dim import Dim, Prover, Size, axes_in, axis, representative
+from lambent.graph.dim import Dim, Size, axes_in, axis, representative
 from lambent.graph.dtypes import DType, bool_
 from lambent.graph.node import Node, topo
 from lambent.graph.ops import REDUCE, SOURCES, VIEWS
+from lambent.graph.prove import Prover
 from lambent.graph.views import view_index
 
 Index = tuple[Size, ...]

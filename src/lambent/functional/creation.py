@@ -6,8 +6,9 @@ import math
 
 from lambent.functional.arithmetic import where
 from lambent.graph import tensor as core
-from lambent.graph.dim import Dim, Size, maximum
+from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import DType, as_dtype, float32, int64
+from lambent.graph.prove import maximum
 from lambent.graph.tensor import DTypeLike, Scalar, Tensor, cast, constant, iota, view
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from lambent.functional.arithmetic import where
 from lambent.functional.spatial import PerDim, each, of_rank, resize, windows
-from lambent.graph.dim import Size, exact, maximum, minimum
+from lambent.graph.dim import Size, exact
 from lambent.graph.dtypes import DType
+from lambent.graph.prove import maximum, minimum
 from lambent.graph.tensor import (
     Tensor,
     TensorLike,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lambent.graph import tensor as core
-from lambent.graph.dim import Dim, Size, maximum, minimum
+from lambent.graph.dim import Dim, Size
+from lambent.graph.prove import maximum, minimum
 from lambent.graph.tensor import Tensor, as_axis, at_least, constant, describe, view
 
 

@@ -9,7 +9,8 @@ from typing import Concatenate, ParamSpec, TypeAlias
 import numpy as np
 
 from lambent.functional.shaping import pad
-from lambent.graph.dim import Dim, Size, maximum
+from lambent.graph.dim import Dim, Size
+from lambent.graph.prove import maximum
 from lambent.graph.tensor import Tensor, as_size, at_least, describe, view
 
 PerDim: TypeAlias = "Size | Sequence[Size]"

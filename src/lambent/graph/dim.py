@@ -8,6 +8,7 @@
 plain bool; `<` and its relatives are proofs, and raise `Undecided` where neither answer is proved;
 a truth test of a symbolic value raises, as it would silently pick one program for all sizes.
 The canonical order is by kind, then by name, number or structure: never by what was built first.
+Whatever needs a proof (division, comparison, minimum, substitution) is in `graph.prove`.
 """
 
 from __future__ import annotations
@@ -16,32 +17,27 @@ import itertools
 import math
 import operator
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from keyword import iskeyword
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from lambent.graph.prove import Prover
 
 Size: TypeAlias = "int | Dim"
 Kind: TypeAlias = Literal["symbol", "min", "max", "div", "axis", "value"]
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 Term: TypeAlias = "tuple[int, Monomial]"
 Polynomial: TypeAlias = "dict[Monomial, int]"
-Interval: TypeAlias = tuple[int, int]
-Extents: TypeAlias = "Mapping[int, Size] | Sequence[Size]"
 R = TypeVar("R")
 
-UNBOUNDED = 10**30
-"""Stands for "no bound known" in an interval; larger than any integer a program can hold."""
-
+COMPOUND = ("div", "min", "max")  # kinds of atoms that are made of two sizes
 _KINDS: tuple[Kind, ...] = ("value", "axis", "div", "max", "min", "symbol")  # canonical order
-_COMPOUND = ("div", "min", "max")  # atoms made of two sizes
-_DEPTH = 6  # nested eliminations in one proof
-_FACT_DEPTH = 3  # the same, once a declared fact was used
-_STEPS = 1000  # expressions looked at in one proof
-_MEMO = 1 << 16  # entries a prover remembers
 
 
 class Undecided(ValueError):
@@ -65,119 +61,95 @@ class Atom:
     kind: Kind
     args: tuple[Any, ...]
     key: tuple[Any, ...] = field(repr=False)  # canonical order
-    axes: frozenset[int] = field(repr=False)  # axes in it, at any depth
-    weight: int = field(repr=False)  # number of atoms in it, itself included
+    inner: tuple[Atom, ...] = field(repr=False)  # the atoms inside it, at any depth
+
+    def dim(self) -> Dim:
+        """The atom as an expression."""
+        return _dim({((self, 1),): 1})
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.kind == "symbol":
-            return _restore_symbol, (_SYMBOLS[self.args[0]],)
-        return _intern, (self.kind, self.args)
-
-    def __deepcopy__(self, memo: object) -> Atom:
-        return self
+            return _declare, (_declared(self.args[0])[0],)
+        return intern, (self.kind, *self.args)
 
 
-_LOCK = threading.RLock()
+_LOCK = threading.Lock()
 _ATOMS: WeakValueDictionary[tuple[Kind, tuple[Any, ...]], Atom] = WeakValueDictionary()
 _SERIAL = itertools.count()
 
 
-def _intern(kind: Kind, args: tuple[Any, ...]) -> Atom:
+def intern(kind: Kind, *args: Any) -> Atom:
+    """The one atom with these parts."""
     with _LOCK:
         atom = _ATOMS.get((kind, args))
         if atom is None:
-            inner = [a for arg in args for a in _atoms(arg)] if kind in _COMPOUND else []
-            axes = frozenset(args if kind == "axis" else ()).union(*(a.axes for a in inner))
-            key = (_KINDS.index(kind), _arguments_key(kind, args))
-            atom = Atom(kind, args, key, axes, weight=1 + sum(a.weight for a in inner))
-            _ATOMS[kind, args] = atom
+            inner: tuple[Atom, ...] = ()
+            key = args
+            if kind in COMPOUND:
+                inner = tuple({a: None for arg in args for a in _all_atoms(arg)})
+                key = tuple(size_key(arg) for arg in args)
+            elif kind == "value":  # the number only tells terms of two different tables apart
+                key = (args[0].id, next(_SERIAL))
+            atom = _ATOMS[kind, args] = Atom(kind, args, (_KINDS.index(kind), key), inner)
         return atom
 
 
-def _arguments_key(kind: Kind, args: tuple[Any, ...]) -> Any:
-    if kind == "value":  # the serial number only tells terms of two different tables apart
-        return args[0].id, next(_SERIAL)
-    return tuple(_size_key(arg) for arg in args) if kind in _COMPOUND else args[0]
+def axis(i: int) -> Dim:
+    """The index along axis number i: at least 0, below the extent that a Prover knows."""
+    return intern("axis", operator.index(i)).dim()
 
 
-def _monomial_key(monomial: Monomial) -> tuple[Any, ...]:
-    return tuple((atom.key, power) for atom, power in monomial)
+def value(term: Hashable) -> Dim:
+    """The integer value of a term: an interned object with an integer attribute `id`."""
+    return intern("value", term).dim()
 
 
-def _size_key(size: Size) -> tuple[Any, ...]:
-    return tuple((_monomial_key(m), c) for c, m in terms_of(size))
-
-
-# ---- symbols and facts -----------------------------------------------------------------------
+# ---- symbols ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Symbol:
-    """A declared symbol; with a multiple m, the atom `name/m` is what ranges over low … high."""
+    """A declared symbol. With a multiple m it is m times the atom named `name/m`."""
 
     name: str
-    atom: str
     low: int
     high: int
     multiple: int
     hint: int
 
 
-_SYMBOLS: dict[str, _Symbol] = {}  # by declared name and by name of the atom
-_FACTS: list[Dim] = []
+_SYMBOLS: dict[str, _Symbol] = {}
 
 
-def _declare(symbol: _Symbol, any_hint: bool = False) -> None:
-    with _LOCK:
-        known = _SYMBOLS.setdefault(symbol.name, symbol)
-        if symbol != known and not (any_hint and replace(symbol, hint=known.hint) == known):
-            raise ValueError(
-                f"Dim {symbol.name!r} is already declared with another range, multiple or hint: "
-                f"{known}, now {symbol}; use another name"
-            )
-        _SYMBOLS[symbol.atom] = known
+def _declare(symbol: _Symbol) -> Atom:
+    known = _SYMBOLS.setdefault(symbol.name, symbol)
+    if symbol != known:
+        raise ValueError(
+            f"Dim {symbol.name!r} is already declared with another range, multiple or hint: "
+            f"{known}, now {symbol}; use another name"
+        )
+    return intern("symbol", symbol.name + (f"/{symbol.multiple}" if symbol.multiple > 1 else ""))
 
 
-def _restore_symbol(symbol: _Symbol) -> Atom:
-    _declare(symbol)
-    return _intern("symbol", (symbol.atom,))
+def _declared(atom: str) -> tuple[_Symbol, int]:
+    """The symbol that an atom `name` or `name/multiple` belongs to, and the multiple."""
+    name, _, multiple = atom.partition("/")
+    return _SYMBOLS[name], int(multiple or 1)
 
 
-def symbol_range(name: str) -> Interval:
+def symbol_range(name: str) -> tuple[int, int]:
     """Least and greatest value of a declared symbol (or of the atom `name/multiple`)."""
-    symbol = _SYMBOLS[name]
-    scale = symbol.multiple if name == symbol.name else 1
-    return symbol.low * scale, symbol.high * scale
+    symbol, unit = _declared(name)
+    return symbol.low // unit, symbol.high // unit
 
 
 def symbol_hint(name: str) -> int:
-    """The size that the search tunes for, of a declared symbol's atom."""
-    return _SYMBOLS[name].hint
+    """The size that the search tunes for, of a declared symbol (or of the atom)."""
+    symbol, unit = _declared(name)
+    return symbol.hint // unit
 
 
-def assume(fact: Size) -> None:
-    """Declare that `fact >= 0`. Proofs use it; whoever binds the symbols checks it at run time.
-
-    Raises:
-        ValueError: the fact is false for every size in range.
-    """
-    if not isinstance(fact, Dim):
-        if fact < 0:
-            raise ValueError(f"assume({fact}): is negative")
-        return
-    if _PROVER.ge0(-fact - 1):
-        raise ValueError(f"assume({fact}): is negative for every size in range")
-    with _LOCK:
-        if fact not in _FACTS and not _PROVER.ge0(fact):
-            _FACTS.append(fact)
-
-
-def facts() -> tuple[Size, ...]:
-    """The declared facts, each of which is >= 0, in the order of their declaration."""
-    return tuple(_FACTS)
-
-
-# ---- polynomials -----------------------------------------------------------------------------
+# ---- expressions -----------------------------------------------------------------------------
 
 
 def _method(f: Callable[[Size, Size], R]) -> Callable[[Dim, Size], R]:
@@ -191,11 +163,18 @@ def _method(f: Callable[[Size, Size], R]) -> Callable[[Dim, Size], R]:
     return method
 
 
+def _prover() -> Prover:
+    """What the operators prove with; imported late, as a proof is itself arithmetic on Dims."""
+    from lambent.graph.prove import SYMBOLS_ONLY
+
+    return SYMBOLS_ONLY
+
+
 class Dim:
     """A symbolic integer. `Dim("s", 1, 4096)` declares a symbol; arithmetic makes the rest.
 
     Args:
-        name: of the symbol, a Python identifier: sizes are saved as Python expressions.
+        name: of the symbol; not empty, without "/".
         min, max: the range, inclusive; sizes are not negative.
         multiple: the symbol is a multiple of this; inside it is `multiple · s'`, so that a
             split by `multiple` is exact.
@@ -215,18 +194,17 @@ class Dim:
     def __new__(
         cls, name: str, min: int = 1, max: int = 4096, *, multiple: int = 1, hint: int | None = None
     ) -> Dim:
-        if not name.isidentifier() or iskeyword(name):
-            raise ValueError(f"Dim name {name!r}: must be a Python identifier")
+        if not name or "/" in name:
+            raise ValueError(f"Dim name {name!r}: must not be empty or contain '/'")
         if min < 0 or multiple < 1 or -(-min // multiple) > max // multiple:
             raise ValueError(
                 f"Dim({name!r}, {min}, {max}, multiple={multiple}): no size in this range"
             )
-        low, high = -(-min // multiple), max // multiple
-        wanted = (64 if hint is None else hint) // multiple
-        clamped = low if wanted < low else high if wanted > high else wanted
-        atom = name if multiple == 1 else f"{name}/{multiple}"
-        _declare(_Symbol(name, atom, low, high, multiple, clamped), any_hint=hint is None)
-        return _dim({((_intern("symbol", (atom,)), 1),): multiple})
+        low, high = -(-min // multiple) * multiple, max // multiple * multiple
+        if hint is None:
+            hint = _SYMBOLS[name].hint if name in _SYMBOLS else 64
+        _, hint, _ = sorted((low, hint // multiple * multiple, high))
+        return _dim({((_declare(_Symbol(name, low, high, multiple, hint)), 1),): multiple})
 
     def terms(self) -> tuple[Term, ...]:
         """(coefficient, ((atom, power), …)) per term, in canonical order; () is the constant."""
@@ -239,21 +217,19 @@ class Dim:
     __sub__ = _method(lambda a, b: _add(a, b, -1))
     __rsub__ = _method(lambda a, b: _add(b, a, -1))
     __mul__ = __rmul__ = _method(lambda a, b: _multiply(a, b))
-    __floordiv__ = _method(lambda a, b: _PROVER.div(a, b))
-    __rfloordiv__ = _method(lambda a, b: _PROVER.div(b, a))
-    __mod__ = _method(lambda a, b: _PROVER.mod(a, b))
-    __rmod__ = _method(lambda a, b: _PROVER.mod(b, a))
-    __le__ = _method(lambda a, b: _decide(b - a, a, "<=", b))
-    __lt__ = _method(lambda a, b: _decide(b - a - 1, a, "<", b))
-    __ge__ = _method(lambda a, b: _decide(a - b, a, ">=", b))
-    __gt__ = _method(lambda a, b: _decide(a - b - 1, a, ">", b))
+    __floordiv__ = _method(lambda a, b: _prover().div(a, b))
+    __rfloordiv__ = _method(lambda a, b: _prover().div(b, a))
+    __mod__ = _method(lambda a, b: _prover().mod(a, b))
+    __rmod__ = _method(lambda a, b: _prover().mod(b, a))
+    __le__ = _method(lambda a, b: _prover().decide(b - a, a, "<=", b))
+    __lt__ = _method(lambda a, b: _prover().decide(b - a - 1, a, "<", b))
+    __ge__ = _method(lambda a, b: _prover().decide(a - b, a, ">=", b))
+    __gt__ = _method(lambda a, b: _prover().decide(a - b - 1, a, ">", b))
 
     def __neg__(self) -> Dim:
         return _dim({m: -c for m, c in self._polynomial.items()})
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
         return isinstance(other, Dim) and self._polynomial == other._polynomial
 
     def __hash__(self) -> int:
@@ -286,13 +262,14 @@ def _dim(polynomial: Polynomial) -> Dim:
     return self
 
 
+# ---- polynomials -----------------------------------------------------------------------------
+
+
 def _normal(polynomial: Polynomial) -> Size:
     polynomial = {m: c for m, c in polynomial.items() if c}
-    if not polynomial:
-        return 0
-    if len(polynomial) == 1 and () in polynomial:
-        return polynomial[()]
-    return _dim(polynomial)
+    if any(polynomial):  # some monomial is not the empty one
+        return _dim(polynomial)
+    return polynomial.get((), 0)
 
 
 def _from_terms(terms: tuple[Term, ...]) -> Size:
@@ -304,8 +281,22 @@ def _polynomial(size: Size) -> Polynomial:
     return size._polynomial if isinstance(size, Dim) else {(): size} if size else {}
 
 
-def _sorted(powers: dict[Atom, int]) -> Monomial:
+def _sorted(powers: Mapping[Atom, int]) -> Monomial:
     return tuple(sorted(((a, p) for a, p in powers.items() if p), key=lambda item: item[0].key))
+
+
+def _monomial_key(monomial: Monomial) -> tuple[Any, ...]:
+    return tuple((atom.key, power) for atom, power in monomial)
+
+
+def size_key(size: Size) -> tuple[Any, ...]:
+    """Places a size in the canonical order."""
+    return tuple((_monomial_key(m), c) for c, m in terms_of(size))
+
+
+def degree(monomial: Monomial) -> int:
+    """The sum of its powers."""
+    return sum(power for _, power in monomial)
 
 
 def _add(a: Size, b: Size, k: int = 1) -> Size:
@@ -325,64 +316,65 @@ def _multiply(a: Size, b: Size) -> Size:
     return _normal(out)
 
 
-def _join(m: Monomial, n: Monomial) -> Monomial:
-    if not m or not n:
-        return m or n
+def _join(m: Monomial, n: Monomial, sign: int = 1) -> Monomial:
+    """m · n, or m / n where sign is −1 (with powers below 0 where n does not divide m)."""
+    if not n:
+        return m
     powers = dict(m)
     for atom, power in n:
-        powers[atom] = powers.get(atom, 0) + power
+        powers[atom] = powers.get(atom, 0) + sign * power
     return _sorted(powers)
 
 
-def _divide_monomial(m: Monomial, n: Monomial) -> Monomial | None:
-    powers = dict(m)
-    for atom, power in n:
-        powers[atom] = powers.get(atom, 0) - power
-        if powers[atom] < 0:
-            return None
-    return _sorted(powers)
+def leading(size: Size) -> Term:
+    """The term that is greatest in the graded lexicographic order, symbols being greatest."""
+    return max(
+        terms_of(size),
+        key=lambda term: (degree(term[1]), _monomial_key(term[1][::-1])),
+        default=(0, ()),
+    )
 
 
-def _degree(monomial: Monomial) -> int:
-    return sum(power for _, power in monomial)
-
-
-def _leading(size: Size) -> Monomial:
-    """The greatest monomial in the graded lexicographic order, symbols being the greatest atoms."""
-
-    def grade(monomial: Monomial) -> tuple[Any, ...]:
-        return _degree(monomial), _monomial_key(monomial[::-1])
-
-    return max(_polynomial(size), key=grade, default=())
-
-
-def _divide(e: Size, n: Size) -> tuple[Size, Size]:
+def divide(e: Size, n: Size) -> tuple[Size, Size]:
     """(q, r) with e = q·n + r as polynomials: long division; by an integer, term by term."""
     if isinstance(n, int):
         q = _normal({m: c // n for m, c in _polynomial(e).items() if c % n == 0 or m == ()})
-        return q, _add(e, q, -n)
-    lead = _leading(n)
-    scale = n._polynomial[lead]
-    quotient: Size = 0
-    rest = e
-    for _ in range(32):
-        for c, m in sorted(terms_of(rest), key=lambda term: -_degree(term[1])):
-            over = _divide_monomial(m, lead)
-            if over is not None and c % scale == 0:
-                break
-        else:
-            break
-        step = _normal({over: c // scale})
-        quotient, rest = quotient + step, rest - step * n
-    return quotient, rest
+        return q, e - n * q
+    scale, lead = leading(n)
+    for c, m in _by_degree(e):
+        over = _join(m, lead, -1)
+        if c % scale == 0 and all(power > 0 for _, power in over):
+            step = _normal({over: c // scale})
+            quotient, rest = divide(e - step * n, n)
+            return quotient + step, rest
+    return 0, e
 
 
 def exact(e: Size, n: Size) -> Size | None:
     """e / n where n divides e as a polynomial with integer coefficients, else None."""
-    if n == 0:
-        return None
-    quotient, rest = _divide(e, n)
+    quotient, rest = divide(e, n) if n != 0 else (0, 1)
     return quotient if rest == 0 else None
+
+
+def common(*terms: Term) -> Size:
+    """The greatest product of a number and atoms that divides all these terms."""
+    powers = reduce(operator.and_, (Counter(dict(m)) for _, m in terms))
+    return _normal({_sorted(powers): math.gcd(*(c for c, _ in terms))})
+
+
+def split(e: Size, atom: Atom) -> tuple[Size, Size]:
+    """(q, rest) with e = q·atom + rest, and no such atom in the terms of the rest."""
+    factor: Polynomial = {}
+    rest: Polynomial = {}
+    for m, c in _polynomial(e).items():
+        if any(a is atom for a, _ in m):
+            factor[_join(m, ((atom, 1),), -1)] = c
+        else:
+            rest[m] = c
+    return _normal(factor), _normal(rest)
+
+
+# ---- reading ---------------------------------------------------------------------------------
 
 
 def terms_of(size: Size) -> tuple[Term, ...]:
@@ -392,109 +384,43 @@ def terms_of(size: Size) -> tuple[Term, ...]:
     return ((size, ()),) if size else ()
 
 
-def _atoms(size: Size) -> list[Atom]:
+def _by_degree(size: Size) -> list[Term]:
+    return sorted(terms_of(size), key=lambda term: -degree(term[1]))
+
+
+def atoms_of(size: Size) -> list[Atom]:
     """The atoms of the terms themselves, in canonical order."""
     found = dict.fromkeys(atom for m in _polynomial(size) for atom, _ in m)
     return sorted(found, key=lambda atom: atom.key)
 
 
-def _of(atom: Atom) -> Dim:
-    return _dim({((atom, 1),): 1})
+def _all_atoms(size: Size) -> set[Atom]:
+    """The atoms at any depth."""
+    return {a for m in _polynomial(size) for atom, _ in m for a in (atom, *atom.inner)}
 
 
-def _linear(e: Size, atom: Atom) -> tuple[Size, Size] | None:
-    """(c, rest) with e = c·atom + rest and no atom in either (at top level), or None."""
-    factor: Polynomial = {}
-    rest: Polynomial = {}
-    for m, c in _polynomial(e).items():
-        power = dict(m).get(atom, 0)
-        if power > 1:
-            return None
-        if power:
-            factor[tuple(item for item in m if item[0] is not atom)] = c
-        else:
-            rest[m] = c
-    return _normal(factor), _normal(rest)
+def axes_in(size: Size) -> frozenset[int]:
+    """Numbers of the axes in the expression (not those inside value terms)."""
+    return frozenset(atom.args[0] for atom in _all_atoms(size) if atom.kind == "axis")
 
 
-def _replace(e: Size, atom: Atom, by: Size) -> Size:
-    """e with the atom replaced in its terms (not inside other atoms)."""
-    out: Size = 0
-    for m, c in _polynomial(e).items():
-        term = _normal({tuple(item for item in m if item[0] is not atom): c})
-        for _ in range(dict(m).get(atom, 0)):
-            term = term * by
-        out = out + term
-    return out
+def symbols_in(size: Size) -> frozenset[str]:
+    """Names of the symbols in the expression; `name/multiple` for one declared with a multiple."""
+    return frozenset(atom.args[0] for atom in _all_atoms(size) if atom.kind == "symbol")
 
 
-# ---- building --------------------------------------------------------------------------------
+def values_in(size: Size) -> tuple[Any, ...]:
+    """The terms whose values are in the expression, by number."""
+    found = [atom for atom in _all_atoms(size) if atom.kind == "value"]
+    return tuple(atom.args[0] for atom in sorted(found, key=lambda atom: atom.key))
 
 
-def axis(i: int) -> Dim:
-    """The index along axis number i: at least 0, below the extent that a Prover knows."""
-    return _of(_intern("axis", (operator.index(i),)))
-
-
-def value(term: Hashable) -> Dim:
-    """The integer value of a term: an interned object with an integer attribute `id`."""
-    return _of(_intern("value", (term,)))
-
-
-def minimum(a: Size, b: Size) -> Size:
-    """The smaller of two sizes; an atom only where neither order is proved."""
-    return _extreme("min", a, b)
-
-
-def maximum(a: Size, b: Size) -> Size:
-    """The larger of two sizes; an atom only where neither order is proved."""
-    return _extreme("max", a, b)
-
-
-def _extreme(kind: Kind, a: Size, b: Size, prover: Prover | None = None) -> Size:
-    ge0 = (prover or _PROVER).ge0
-    if ge0(a - b):
-        return b if kind == "min" else a
-    if ge0(b - a):
-        return a if kind == "min" else b
-    return _of(_intern(kind, tuple(sorted((a, b), key=_size_key))))
-
-
-def substitute(size: Size, f: Callable[[Atom], Size | None], prover: Prover | None = None) -> Size:
-    """Replace atoms, also inside others: f gives the replacement, or None to keep the atom.
-
-    Divisions are simplified anew, with the axis ranges of the prover where one is given.
-
-    Raises:
-        Refused: a new divisor is not proved positive.
-    """
-    prover = prover or _PROVER
-    memo: dict[Atom, Size] = {}
-
-    def one(atom: Atom) -> Size:
-        if atom not in memo:
-            new = f(atom)
-            memo[atom] = rebuild(atom) if new is None else new
-        return memo[atom]
-
-    def rebuild(atom: Atom) -> Size:
-        if atom.kind not in _COMPOUND:
-            return _of(atom)
-        a, b = (whole(arg) for arg in atom.args)
-        if (a, b) == atom.args:
-            return _of(atom)
-        return prover.div(a, b) if atom.kind == "div" else _extreme(atom.kind, a, b, prover)
-
-    def whole(e: Size) -> Size:
-        out: Size = 0
-        for c, monomial in terms_of(e):
-            out = out + math.prod((one(a) for a, p in monomial for _ in range(p)), start=c)
-        return out
-
-    return whole(size)
-
-
-# ---- reading ---------------------------------------------------------------------------------
+def combine(size: Size, f: Callable[[Atom], Any]) -> Any:
+    """The polynomial with f(atom) for every atom of its terms."""
+    return sum(
+        math.prod((f(atom) for atom, power in m for _ in range(power)), start=c)
+        for c, m in terms_of(size)
+    )
 
 
 def evaluate(
@@ -510,404 +436,64 @@ def evaluate(
     Raises:
         KeyError: something in the expression is not given.
     """
-    memo: dict[Atom, Any] = {}
 
+    @cache
     def one(atom: Atom) -> Any:
-        if atom not in memo:
-            memo[atom] = compute(atom)
-        return memo[atom]
-
-    def compute(atom: Atom) -> Any:
         if atom.kind == "symbol":
             return _bound_symbol(atom.args[0], symbols)
         if atom.kind == "axis":
             return axes[atom.args[0]]
         if atom.kind == "value":
             return values[atom.args[0]]
-        a, b = (whole(arg) for arg in atom.args)
+        a, b = (combine(arg, one) for arg in atom.args)
         if atom.kind == "div":
             return a // b
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b) if atom.kind == "min" else max(a, b)
         return np.minimum(a, b) if atom.kind == "min" else np.maximum(a, b)
 
-    def whole(e: Size) -> Any:
-        if isinstance(e, int):
-            return e
-        return sum(c * math.prod(one(a) ** p for a, p in m) for c, m in e.terms())
-
-    return whole(size)
+    return combine(size, one)
 
 
-def _bound_symbol(name: str, symbols: Mapping[str, int]) -> int:
-    if name in symbols:
-        return symbols[name]
-    symbol = _SYMBOLS[name]
-    if symbol.name not in symbols:
-        raise KeyError(f"no value given for symbol {name!r}")
-    quotient, rest = divmod(symbols[symbol.name], symbol.multiple)
+def _bound_symbol(atom: str, symbols: Mapping[str, int]) -> int:
+    if atom in symbols:
+        return symbols[atom]
+    symbol, multiple = _declared(atom)
+    name = symbol.name
+    if name not in symbols:
+        raise KeyError(f"no value given for symbol {atom!r}")
+    quotient, rest = divmod(symbols[name], multiple)
     if rest:
-        raise ValueError(
-            f"{symbol.name} = {symbols[symbol.name]}: must be a multiple of {symbol.multiple}"
-        )
+        raise ValueError(f"{name} = {symbols[name]}: must be a multiple of {multiple}")
     return quotient
 
 
 def representative(size: Size) -> int:
     """The value at the hints of its symbols: orders the search, never decides legality."""
-    return int(evaluate(size, {name: _SYMBOLS[name].hint for name in symbols_in(size)}))
-
-
-def _walk(size: Size) -> Iterator[Atom]:
-    """Every atom at any depth, each once, in canonical order."""
-    seen: set[Atom] = set()
-
-    def visit(e: Size) -> Iterator[Atom]:
-        for atom in _atoms(e):
-            if atom in seen:
-                continue
-            seen.add(atom)
-            yield atom
-            if atom.kind in _COMPOUND:
-                for arg in atom.args:
-                    yield from visit(arg)
-
-    return visit(size)
-
-
-def axes_in(size: Size) -> frozenset[int]:
-    """Numbers of the axes in the expression (not those inside value terms)."""
-    return frozenset[int]().union(*(atom.axes for atom in _atoms(size)))
-
-
-def symbols_in(size: Size) -> frozenset[str]:
-    """Names of the symbols in the expression; `name/multiple` for one declared with a multiple."""
-    return frozenset(atom.args[0] for atom in _walk(size) if atom.kind == "symbol")
-
-
-def values_in(size: Size) -> tuple[Any, ...]:
-    """The terms whose values are in the expression, by number."""
-    found = [atom for atom in _walk(size) if atom.kind == "value"]
-    return tuple(atom.args[0] for atom in sorted(found, key=lambda atom: atom.key))
+    return int(evaluate(size, {name: symbol_hint(name) for name in symbols_in(size)}))
 
 
 def show(size: Size) -> str:
     """Readable text, which is also a Python expression: `2*s+1`, `(s+1)//2`, `min(s, t)`."""
     text = ""
-    for c, m in sorted(terms_of(size), key=lambda term: -_degree(term[1])):
-        product = "*".join(_show_factor(a, p, alone=len(m) == 1 and c == 1) for a, p in m)
-        scale = "" if abs(c) == 1 and m else str(abs(c))
-        sign = "-" if c < 0 else "+" if text else ""
-        text += sign + "*".join(part for part in (scale, product) if part)
+    for c, m in _by_degree(size):
+        factors = [_show_factor(a, p, alone=c == p == len(m) == 1) for a, p in m]
+        if abs(c) != 1 or not m:
+            factors.insert(0, str(abs(c)))
+        text += ("-" if c < 0 else "+" if text else "") + "*".join(factors)
     return text or "0"
 
 
 def _show_factor(atom: Atom, power: int, alone: bool) -> str:
-    text = _show_atom(atom)
-    if "/" in text and atom.kind in ("symbol", "div") and not (alone and power == 1):
+    if atom.kind in ("min", "max"):
+        text = f"{atom.kind}({', '.join(map(show, atom.args))})"
+    elif atom.kind == "div":
+        parts = (show(arg) for arg in atom.args)
+        text = "//".join(p if p.replace("_", "").isalnum() else f"({p})" for p in parts)
+    elif atom.kind == "symbol":
+        text = atom.args[0]
+    else:
+        text = f"a{atom.args[0]}" if atom.kind == "axis" else f"v{atom.args[0].id}"
+    if "/" in text and atom.kind in ("symbol", "div") and not alone:
         text = f"({text})"
     return text if power == 1 else f"{text}**{power}"
-
-
-def _show_atom(atom: Atom) -> str:
-    if atom.kind == "symbol":
-        return str(atom.args[0])
-    if atom.kind == "axis":
-        return f"a{atom.args[0]}"
-    if atom.kind == "value":
-        return f"v{atom.args[0].id}"
-    a, b = (show(arg) for arg in atom.args)
-    if atom.kind == "div":
-        return "//".join(
-            text if text.replace("_", "").isalnum() else f"({text})" for text in (a, b)
-        )
-    return f"{atom.kind}({a}, {b})"
-
-
-# ---- proofs ----------------------------------------------------------------------------------
-
-
-class Prover:
-    """Decides and divides with the ranges of axes known; symbols and facts are global.
-
-    Args:
-        extents: of the axes, by number; may grow later. An axis of unknown extent is only >= 0.
-    """
-
-    __slots__ = ("_extents", "_facts", "_intervals", "_proved")
-
-    def __init__(self, extents: Extents = ()) -> None:
-        self._extents = extents
-        self._facts = len(_FACTS)
-        self._proved: dict[Dim, bool] = {}
-        self._intervals: dict[Dim, Interval] = {}
-
-    def extent(self, i: int) -> Size | None:
-        """The extent of axis number i, None where unknown."""
-        if isinstance(self._extents, Mapping):
-            return self._extents.get(i)
-        return self._extents[i] if i < len(self._extents) else None
-
-    def ge0(self, e: Size) -> bool:
-        """True only if e >= 0 for every symbol and axis index in range (sound, incomplete).
-
-        Where an axis is empty there is no index, and nothing to prove. The answer depends on
-        the declared facts, not on what was proved before.
-        """
-        if not isinstance(e, Dim):
-            return e >= 0
-        if self._facts != len(_FACTS):
-            self._proved.clear()
-            self._facts = len(_FACTS)
-        known = self._proved.get(e)
-        if known is None:
-            if len(self._proved) > _MEMO:
-                self._proved.clear()
-            known = self._proved[e] = _Proof(self).ge0(e, _DEPTH) or self._by_fact(e)
-        return known
-
-    def _by_fact(self, e: Dim) -> bool:
-        """e >= k·fact for one declared fact."""
-        proof = _Proof(self)
-        return any(proof.ge0(_add(e, fact, -k), _FACT_DEPTH) for fact in _FACTS for k in (1, 2))
-
-    def interval(self, e: Size) -> Interval:
-        """Sound numeric bounds of e, inclusive."""
-        if not isinstance(e, Dim):
-            return e, e
-        known = self._intervals.get(e)
-        if known is None:
-            if len(self._intervals) > _MEMO:
-                self._intervals.clear()
-            known = self._intervals[e] = self._interval(e)
-        return known
-
-    def _interval(self, e: Dim) -> Interval:
-        low = high = 0
-        for c, monomial in e.terms():
-            part = (c, c)
-            for atom, power in monomial:
-                for _ in range(power):
-                    part = _span(part, self._atom_interval(atom))
-            low, high = low + part[0], high + part[1]
-        for atom in _atoms(e):  # e = k·(x − n·(x//n)) + rest: the bracket is 0 … n−1
-            if atom.kind != "div":
-                continue
-            x, n = atom.args
-            linear = _linear(e, atom)
-            k = exact(linear[0], n) if linear else None
-            if k is None:
-                continue
-            rest = e + k * (x - n * _of(atom))
-            if len(terms_of(rest)) < len(e.terms()):
-                outer = self.interval(rest)
-                part = _span(self.interval(-k), (0, self.interval(n)[1] - 1))
-                low, high = max(low, outer[0] + part[0]), min(high, outer[1] + part[1])
-        return low, high
-
-    def _atom_interval(self, atom: Atom) -> Interval:
-        if atom.kind == "symbol":
-            return symbol_range(atom.args[0])
-        if atom.kind == "value":
-            return -UNBOUNDED, UNBOUNDED
-        if atom.kind == "axis":
-            extent = self.extent(atom.args[0])
-            return 0, UNBOUNDED if extent is None else max(self.interval(extent)[1] - 1, 0)
-        (a, b), (c, d) = (self.interval(arg) for arg in atom.args)
-        if atom.kind == "min":
-            return min(a, c), min(b, d)
-        if atom.kind == "max":
-            return max(a, c), max(b, d)
-        c, d = max(c, 1), max(d, 1)
-        corners = (a // c, a // d, b // c, b // d)
-        return min(corners), max(corners)
-
-    def div(self, e: Size, n: Size) -> Size:
-        """floor(e / n), simplified so that a split and its inverse cancel.
-
-        Raises:
-            Refused: n is neither proved >= 1 nor a negative int.
-        """
-        if isinstance(n, int) and n < 0:
-            e, n = -e, -n
-        if not self.ge0(n - 1):
-            raise Refused(f"({show(e)}) // ({show(n)}): the divisor is not proved to be >= 1")
-        if isinstance(e, int) and isinstance(n, int):
-            return e // n
-        if n == 1:
-            return e
-        quotient, rest = _divide(e, n)
-        return quotient + self._div_rest(rest, n)
-
-    def _div_rest(self, r: Size, n: Size) -> Size:
-        """floor(r / n) where no term of r is a multiple of n."""
-        for q in (0, -1, 1):  # q·n <= r < (q + 1)·n
-            if self.ge0(r - q * n) and self.ge0((q + 1) * n - 1 - r):
-                return q
-        if isinstance(n, int):
-            low, high = self.interval(r)
-            if low // n == high // n:
-                return low // n
-        for c, m in terms_of(r):  # (x//a + y) // n  =  (x + a·y) // (a·n)
-            if c == 1 and len(m) == 1 and m[0][1] == 1 and m[0][0].kind == "div":
-                x, a = m[0][0].args
-                if self.ge0(a * n - 1):
-                    return self.div(x + a * _add(r, _of(m[0][0]), -1), a * n)
-        for g in self._radices(r, n):  # (g·x + y) // (g·m)  =  x // m,  where 0 <= y < g
-            x, y = _divide(r, g)
-            m_ = exact(n, g)
-            if x == 0 or m_ is None or not self.ge0(m_ - 1):
-                continue
-            if self.ge0(y) and self.ge0(g - 1 - y):
-                return self.div(x, m_)
-        lead = _leading(r)
-        if lead and _polynomial(r)[lead] < 0:  # one form for x // n and −x // n
-            return -1 - self.div(-r - 1, n)
-        return _of(_intern("div", (r, n)))
-
-    def mod(self, e: Size, n: Size) -> Size:
-        """e − n·floor(e / n): the sign of the divisor, as Python's."""
-        return e - n * self.div(e, n)
-
-    def _radices(self, r: Size, n: Size) -> list[Size]:
-        """Divisors of n by which r may split into digits, the largest first."""
-        found: dict[Size, None] = {}
-        for c, m in terms_of(r):
-            if not m:
-                continue
-            coefficient, powers = abs(c), dict(m)
-            for d, other in terms_of(n):
-                coefficient, theirs = math.gcd(coefficient, d), dict(other)
-                powers = {a: min(p, theirs.get(a, 0)) for a, p in powers.items()}
-            found[_normal({_sorted(powers): coefficient})] = None
-        for atom in _atoms(r):
-            if atom.kind == "axis":
-                extent = self.extent(atom.args[0])
-                if extent is not None and extent != 0 and exact(n, extent) is not None:
-                    found[extent] = None
-
-        def smallness(g: Size) -> tuple[Any, ...]:
-            return -_degree(_leading(g)), -max(_polynomial(g).values()), _size_key(g)
-
-        return sorted((g for g in found if g not in (1, n)), key=smallness)
-
-
-class _Proof:
-    """One attempt at `e >= 0`, with its own memo: its outcome depends on nothing before it.
-
-    Split on min and max; eliminate each floor division by its two inequalities; push axes and
-    symbols to the bound that the sign of their coefficient asks for. Giving up is False.
-    """
-
-    __slots__ = ("_memo", "_prover", "_steps")
-
-    def __init__(self, prover: Prover) -> None:
-        self._prover = prover
-        self._memo: dict[tuple[Dim, int], bool] = {}
-        self._steps = _STEPS
-
-    def ge0(self, e: Size, depth: int) -> bool:
-        if not isinstance(e, Dim):
-            return e >= 0
-        known = self._memo.get((e, depth))
-        if known is None:
-            self._steps -= 1
-            known = self._prover.interval(e)[0] >= 0
-            if not known and depth > 0 and self._steps > 0:
-                known = self._search(e, depth)
-            self._memo[e, depth] = known
-        return known
-
-    def _search(self, e: Dim, depth: int) -> bool:
-        atoms = _atoms(e)
-        kinds = {atom.kind for atom in atoms}
-        if "value" in kinds:
-            return False
-        if "min" in kinds or "max" in kinds:
-            return self._by_cases(e, [a for a in atoms if a.kind in ("min", "max")], depth)
-        if "div" in kinds:  # the outermost first: it may hold the others
-            divs = [a for a in atoms if a.kind == "div"]
-            return self._by_division(e, max(divs, key=lambda a: (a.weight, a.key)), depth)
-        if "axis" in kinds:
-            return self._by_axis(e, [a for a in atoms if a.kind == "axis"], depth)
-        return _at_corner(e, atoms)
-
-    def _by_cases(self, e: Dim, atoms: list[Atom], depth: int) -> bool:
-        for atom in atoms:
-            linear = _linear(e, atom)
-            if linear is None:
-                continue
-            holds = [self.ge0(_replace(e, atom, arg), depth - 1) for arg in atom.args]
-            if all(holds):
-                return True
-            sign = 1 if atom.kind == "max" else -1  # max(x, y) >= x; min(x, y) <= x
-            return any(holds) and self.ge0(sign * linear[0], depth - 1)
-        return False
-
-    def _by_division(self, e: Dim, atom: Atom, depth: int) -> bool:
-        """e = c·(x//n) + rest, and x − n + 1 <= n·(x//n) <= x."""
-        linear = _linear(e, atom)
-        if linear is None:
-            return False
-        factor, rest = linear
-        x, n = atom.args
-        k = exact(factor, n)
-        total, slack = rest, 0
-        if k is None:  # over the integers, e >= 0 is n·e + n − 1 >= 0
-            k, total, slack = factor, rest * n, n - 1
-        if self.ge0(k, depth - 1):
-            if self.ge0(total + k * (x - n + 1) + slack, depth - 1):
-                return True
-            return self.ge0(x, depth - 1) and self.ge0(rest, depth - 1)
-        return self.ge0(-k, depth - 1) and self.ge0(total + k * x + slack, depth - 1)
-
-    def _by_axis(self, e: Dim, atoms: list[Atom], depth: int) -> bool:
-        for atom in atoms:
-            linear = _linear(e, atom)
-            if linear is None:
-                return False
-            factor, rest = linear
-            if self.ge0(factor, depth):
-                return self.ge0(rest, depth)
-            extent = self._prover.extent(atom.args[0])
-            if extent is not None and self.ge0(-factor, depth):
-                return self.ge0(rest + factor * (extent - 1), depth)
-        return False
-
-
-def _at_corner(e: Size, symbols: list[Atom]) -> bool:
-    """Measured from some corner of the box of its symbols, e has no negative coefficient."""
-    choices: Iterator[tuple[bool, ...]] = iter([(False,) * len(symbols)])
-    if len(symbols) <= 4:
-        choices = itertools.product((False, True), repeat=len(symbols))
-    for from_top in choices:
-        shifted = e
-        for atom, top in zip(symbols, from_top, strict=True):
-            low, high = symbol_range(atom.args[0])
-            shifted = _replace(shifted, atom, high - _of(atom) if top else low + _of(atom))
-        if all(c >= 0 for c in _polynomial(shifted).values()):
-            return True
-    return False
-
-
-def _span(a: Interval, b: Interval) -> Interval:
-    """The interval of products."""
-    products = (a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1])
-    return min(products), max(products)
-
-
-def _decide(e: Size, a: Size, relation: str, b: Size) -> bool:
-    """Whether e >= 0, which is what `a relation b` means."""
-    if _PROVER.ge0(e):
-        return True
-    if _PROVER.ge0(-e - 1):
-        return False
-    raise Undecided(f"{show(a)} {relation} {show(b)} is not decided by the ranges of its symbols")
-
-
-def bounds(size: Size, extents: Extents = ()) -> Interval:
-    """Sound numeric bounds, inclusive; beyond ±UNBOUNDED where nothing is known."""
-    return Prover(extents).interval(size)
-
-
-_PROVER: Prover = Prover()

@@ -15,10 +15,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lambent.graph.dim import Dim, Prover, Size, exact
+from lambent.graph.dim import Dim, Size, exact
 from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64, promote
 from lambent.graph.node import Node, Weight, make
 from lambent.graph.ops import PRIMITIVES
+from lambent.graph.prove import Prover
 from lambent.graph.views import view_shape
 
 if TYPE_CHECKING:

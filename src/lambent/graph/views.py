@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from lambent.graph.dim import Prover, Refused, Size, axis, maximum
+from lambent.graph.dim import Refused, Size, axis
+from lambent.graph.prove import Prover, maximum
 
 VIEWS = ("permute", "expand", "reshape", "slice", "pad", "window")
 

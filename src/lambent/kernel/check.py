@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lambent.graph.dim import Size, axes_in, axis, substitute, terms_of, values_in
+from lambent.graph.dim import Size, axes_in, axis, terms_of, values_in
 from lambent.graph.dtypes import DType, bool_, int64
+from lambent.graph.prove import substitute
 from lambent.kernel.rewrite import bound
 from lambent.kernel.tile import (
     MAP_ARITY,

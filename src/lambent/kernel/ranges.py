@@ -22,17 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lambent.algebra.term import Term
-from lambent.graph.dim import (
-    Prover,
-    Size,
-    axes_in,
-    axis,
-    bounds,
-    maximum,
-    minimum,
-    terms_of,
-    values_in,
-)
+from lambent.graph.dim import Size, axes_in, axis, terms_of, values_in
+from lambent.graph.prove import Prover, bounds, maximum, minimum
 from lambent.kernel.rewrite import is_zero
 from lambent.kernel.tile import Axis
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, axis, bounds, substitute, value, values_in
+from lambent.graph.dim import Atom, Size, axes_in, axis, value, values_in
 from lambent.graph.dtypes import bool_
+from lambent.graph.prove import bounds, substitute
 from lambent.kernel.kernel import Kernel, Output
 
 Rewrite = Callable[[Term], Term]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lambent.algebra.term import REDUCTIONS, Term, const_value
-from lambent.graph.dim import Atom, Size, axis, substitute, value, values_in
+from lambent.graph.dim import Atom, Size, axis, value, values_in
 from lambent.graph.dtypes import DType, bool_
+from lambent.graph.prove import substitute
 from lambent.kernel.rewrite import below, two_groups
 from lambent.kernel.tile import (
     Axis,

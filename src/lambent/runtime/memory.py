@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 from itertools import accumulate
 
-from lambent.graph.dim import UNBOUNDED, Size, maximum, representative
+from lambent.graph.dim import Size, representative
+from lambent.graph.prove import UNBOUNDED, maximum
 from lambent.runtime.plan import Plan
 
 ALIGN = 64

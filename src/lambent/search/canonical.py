@@ -10,17 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lambent.algebra.term import Term, Terms, walk
-from lambent.graph.dim import (
-    Atom,
-    Size,
-    axes_in,
-    axis,
-    substitute,
-    symbol_range,
-    symbols_in,
-    terms_of,
-    value,
-)  # fmt: skip
+from lambent.graph.dim import Atom, Size, axes_in, axis, symbol_range, symbols_in, terms_of, value
+from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer, Kernel, Output
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from lambent.algebra.egraph import ClassRef, Saturated
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
-from lambent.graph.dim import Size, axes_in, substitute, value
+from lambent.graph.dim import Size, axes_in, value
 from lambent.graph.dtypes import DType
+from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel, Output
 from lambent.search.space import (
     ONE,

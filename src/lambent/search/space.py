@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import ENode, Saturated
 from lambent.algebra.term import REDUCTIONS
-from lambent.graph.dim import Size, axes_in, axis, representative, substitute, values_in
+from lambent.graph.dim import Size, axes_in, axis, representative, values_in
+from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer
 
 MAX_FACTORS = 8

@@ -14,8 +14,9 @@ from lambent.backends.base import kernel_symbols
 from lambent.backends.cpu.build import build, place
 from lambent.backends.cpu.render import PRELUDE, render
 from lambent.backends.cpu.target import Target
-from lambent.graph.dim import Size, axis, minimum
+from lambent.graph.dim import Size, axis
 from lambent.graph.dtypes import DType, bool_, float32, int64
+from lambent.graph.prove import minimum
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.kernel.tile import (
     Accumulate,

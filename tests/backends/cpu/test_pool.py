@@ -15,7 +15,8 @@ import pytest
 from lambent.backends.cpu import build
 from lambent.backends.cpu.library import open_library
 from lambent.backends.cpu.pool import RUNTIME, size_text
-from lambent.graph.dim import Dim, evaluate, maximum, minimum
+from lambent.graph.dim import Dim, evaluate
+from lambent.graph.prove import maximum, minimum
 
 PROBE = r"""
 typedef struct { _Atomic int *hits; int64_t spin; } probe_arg;

@@ -14,7 +14,7 @@ from kernel.kernels import CASES, SYMBOLIC, data
 from lambent.backends.cpu.features import detect
 from lambent.backends.cpu.target import Target, for_cpu
 from lambent.backends.reference.kernel import evaluate
-from lambent.graph.dim import bounds
+from lambent.graph.prove import bounds
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split

@@ -20,8 +20,9 @@ from lambent.backends.cpu.backend import CpuBackend
 from lambent.backends.measuring import verify
 from lambent.backends.measuring.operands import Spec, draw, index_limits, input_specs
 from lambent.backends.measuring.process import Lost, Refused, WorkerProcess
-from lambent.graph.dim import Dim, assume, axis, value
+from lambent.graph.dim import Dim, axis, value
 from lambent.graph.dtypes import bfloat16, bool_, float32, float64, int32, int64
+from lambent.graph.prove import assume
 from lambent.kernel.kernel import Buffer, Kernel, Output
 
 

@@ -13,17 +13,9 @@ from dataclasses import dataclass
 
 from lambent.backends.cpu.prelude import CODES
 from lambent.backends.cpu.target import Target
-from lambent.graph.dim import (
-    Prover,
-    Size,
-    axes_in,
-    axis,
-    exact,
-    representative,
-    substitute,
-    values_in,
-)
+from lambent.graph.dim import Size, axes_in, axis, exact, representative, values_in
 from lambent.graph.dtypes import DType
+from lambent.graph.prove import Prover, substitute
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate,

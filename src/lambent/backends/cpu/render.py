@@ -18,7 +18,8 @@ from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE, prelude
 from lambent.backends.cpu.target import Target
 from lambent.backends.cpu.values import Emitter, symbol_name
 from lambent.backends.cpu.write import Spot, write
-from lambent.graph.dim import axes_in, bounds
+from lambent.graph.dim import axes_in
+from lambent.graph.prove import bounds
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate,

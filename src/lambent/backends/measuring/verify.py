@@ -13,8 +13,9 @@ from lambent.algebra.term import walk
 from lambent.backends.base import Outcome, kernel_symbols
 from lambent.backends.measuring.operands import MODES, draw, input_specs, shape_of, symbol_value
 from lambent.backends.reference.kernel import evaluate, sample_axes
-from lambent.graph.dim import axes_in, bounds, facts, symbol_range, symbols_in
+from lambent.graph.dim import axes_in, symbol_range, symbols_in
 from lambent.graph.dim import evaluate as number
+from lambent.graph.prove import bounds, facts
 from lambent.kernel.kernel import Kernel, Output
 
 Array = np.ndarray[Any, Any]

@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lambent.graph.dim import Dim, Size, facts, symbol_range, terms_of
+from lambent.graph.dim import Dim, Size, symbol_range, terms_of
 from lambent.graph.dim import evaluate as value_of
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.graph.node import Node, topo
+from lambent.graph.prove import facts
 from lambent.graph.tensor import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

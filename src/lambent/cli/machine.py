@@ -55,6 +55,7 @@ def show_devices(json: bool) -> None:
         for dtype, rate in figures["flops"].items():
             out.add_row(f"arithmetic, {dtype}", f"{rate / 1e9:.1f} GFLOP/s")
         for capacity, rate in figures["levels"]:
-            out.add_row(f"reading within {size(capacity)}", f"{rate / 1e9:.1f} GB/s")
+            where = f"reading within {size(capacity)}" if capacity < 1 << 50 else "reading memory"
+            out.add_row(where, f"{rate / 1e9:.1f} GB/s")
         out.add_row("launch of a kernel", f"{figures['launch'] * 1e6:.2f} µs")
         screen.print(out)

@@ -10,6 +10,7 @@ import numpy as np
 from lambent.backends.base import Assembly, Backend, Place, kernel_symbols
 from lambent.graph import dim
 from lambent.graph.dim import Atom, Size, symbols_in
+from lambent.graph.prove import facts
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
 from lambent.runtime.program import Manifest, Program, Slot
@@ -55,7 +56,7 @@ def build(
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         _text(sum(assembly.blocks)),
-        tuple(_text(fact) for fact in dim.facts() if symbols_in(fact) <= symbols.keys()),
+        tuple(_text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
         explain or {},
     )
     weights = [_weight(plan, name) for name in names["weight"]]

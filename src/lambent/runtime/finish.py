@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
-
 from lambent.algebra.segments import Instance
-from lambent.backends.base import Backend
+from lambent.backends.base import Backend, Step
 from lambent.backends.measuring.operands import draw, spec
-from lambent.graph.node import Node, topo
+from lambent.graph.dim import representative
+from lambent.graph.node import Node, Weight, topo
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.show import show
-from lambent.runtime.plan import Plan, Step
+from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
-from lambent.search.driver import Choice, Chosen, Found
+from lambent.search.driver import Choice, Found
 
-Array = np.ndarray[Any, Any]
 NEAR = 1.1  # covers whose sums differ by less are told apart only by running them
 
 
@@ -36,64 +36,46 @@ def plan_of(
     weights = _weights(nodes)
     named = {n: n.attr for n in nodes if n.op == "input"}
     named |= {n: n.attr.name for n in nodes if n.op == "weight"}
-    taken = set(named.values())
-    buffers = {name: _buffer(name, n) for n, name in named.items()}
-    steps: list[Step] = []
+    buffers = {name: Buffer(name, n.dtype, n.shape, n.op == "weight") for n, name in named.items()}
+    run: list[Step] = []
     load: list[Step] = []
     for number, instance in enumerate(instances):
         local = {f"x{i}": named[n] for i, n in enumerate(instance.inputs)}
         local |= {f"w{i}": named[n] for i, n in enumerate(instance.weights)}
-        for i, n in enumerate(instance.outputs):
-            name = f"s{number}.out{i}"
-            local[f"out{i}"] = named[n] = _fresh(name, taken)
-            buffers[named[n]] = _buffer(named[n], n)
-        for chosen in choices[instance.key].kernels:
-            names = []
-            for b in chosen.buffers:
+        for kernel in choices[instance.key].kernels:
+            for b in kernel.buffers:
                 if b.name not in local:
-                    local[b.name] = _fresh(f"s{number}.{b.name}", taken)
-                    buffers[local[b.name]] = replace(b, name=local[b.name])
-                names.append(local[b.name])
-            step = Step(chosen.program, tuple(names))
-            once = chosen.program.kernel.weights_only and chosen.buffers[0].weight
-            (load if once else steps).append(step)
-    used = {name for s in (*steps, *load) for name in s.buffers}
-    inputs = tuple(dict.fromkeys(n.attr for n in nodes if n.op == "input"))
+                    name = local[b.name] = _fresh(f"s{number}.{b.name}", buffers)
+                    buffers[name] = replace(b, name=name)
+            once = kernel.program.kernel.weights_only and kernel.buffers[0].weight
+            step = Step(kernel.program, tuple(local[b.name] for b in kernel.buffers))
+            (load if once else run).append(step)
+        named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
     results = tuple(named[n] for n in outputs)
-    kept = {name: a for name, a in weights.items() if name in used or name in results}
-    keep = {*used, *inputs, *results}
+    used = {name for step in (*run, *load) for name in step.buffers}.union(results)
     return Plan(
-        tuple(steps),
+        tuple(run),
         tuple(load),
-        {name: b for name, b in buffers.items() if name in keep},
-        inputs,
+        buffers,
+        tuple(dict.fromkeys(n.attr for n in nodes if n.op == "input")),
         results,
-        kept,
+        {name: weight.array for name, weight in weights.items() if name in used},
     )
 
 
-def _weights(nodes: Sequence[Node]) -> dict[str, Array]:
-    found: dict[str, Any] = {}
+def _weights(nodes: Sequence[Node]) -> dict[str, Weight]:
+    found: dict[str, Weight] = {}
     for n in nodes:
-        if n.op == "weight":
-            known = found.setdefault(n.attr.name, n.attr)
-            if known is not n.attr:
-                raise ValueError(
-                    f"two weights have the name {n.attr.name!r}; give one of them another name, "
-                    "or put the modules that hold them in one module"
-                )
-    return {name: weight.array for name, weight in found.items()}
+        if n.op == "weight" and found.setdefault(n.attr.name, n.attr) is not n.attr:
+            raise ValueError(
+                f"two weights have the name {n.attr.name!r}; give one of them another name, "
+                "or put the modules that hold them in one module"
+            )
+    return found
 
 
-def _buffer(name: str, n: Node) -> Buffer:
-    return Buffer(name, n.dtype, n.shape, n.op == "weight")
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+def _fresh(name: str, taken: Container[str]) -> str:
+    return _fresh(f"{name}_", taken) if name in taken else name
 
 
 # ---- whole programs --------------------------------------------------------------------------
@@ -142,34 +124,22 @@ def report(
     """What is told of the search and its result: the part of `explain` that is known here."""
     total = sum(choices[i.key].seconds for i in instances)
     inner = dict.fromkeys(name for s in plan.steps for name in s.writes if name not in plan.outputs)
-    error = abs(total - seconds) / seconds if seconds else None
-    return {
+    names = {"void": "certificate_void", "messages": "rejected_because"}
+    told = {names.get(f.name, f.name): getattr(found, f.name) for f in fields(found)}
+    del told["regions"]
+    return told | {
         "device": backend.name,
-        "candidates": found.candidates,
-        "measured": found.measured,
-        "schedules": found.schedules,
-        "gap": found.gap,
-        "noise": found.noise,
-        "additivity_error": error,
-        "certificate_void": found.void,
-        "capped": list(found.capped),
-        "rejected": found.rejected,
-        "rejected_because": found.messages,
+        "additivity_error": abs(total - seconds) / seconds if seconds else None,
         "ms": None if seconds is None else seconds * 1e3,
         "stored": [_stored(plan.buffers[name]) for name in inner],
         "kernels": _kernels(backend, choices, instances),
         "arena_bytes": program.arena_bytes(),
-        "seconds": found.seconds,
     }
 
 
 def _stored(b: Buffer) -> dict[str, Any]:
-    from lambent.graph.dim import representative
-
-    size = b.dtype.itemsize
-    for d in b.shape:
-        size *= representative(d)
     shape = [d if isinstance(d, int) else str(d) for d in b.shape]
+    size = math.prod(map(representative, b.shape)) * b.dtype.itemsize
     return {"name": b.name, "shape": shape, "dtype": b.dtype.name, "bytes": size}
 
 
@@ -177,20 +147,17 @@ def _kernels(
     backend: Backend, choices: Mapping[str, Choice], instances: Sequence[Instance]
 ) -> list[dict[str, Any]]:
     """Each distinct kernel once, in order of first use, with how often a run calls it."""
-    count: dict[int, int] = {}
-    first: dict[int, Chosen] = {}
-    for i in instances:
-        for c in choices[i.key].kernels:
-            count[id(c.program)] = count.get(id(c.program), 0) + 1
-            first.setdefault(id(c.program), c)
+    used = [kernel for i in instances for kernel in choices[i.key].kernels]
+    first = {id(kernel.program): kernel for kernel in reversed(used)}
+    count = Counter(id(kernel.program) for kernel in used)
     return [
         {
-            "name": f"k{n}",
-            "count": count[key],
-            "ms": c.seconds * 1e3,
-            "bound_ms": c.bound * 1e3,
-            "tile_program": show(c.program),
-            "source": backend.source(c.program),
+            "name": f"k{number}",
+            "count": times,
+            "ms": first[key].seconds * 1e3,
+            "bound_ms": first[key].bound * 1e3,
+            "tile_program": show(first[key].program),
+            "source": backend.source(first[key].program),
         }
-        for n, (key, c) in enumerate(first.items())
+        for number, (key, times) in enumerate(count.items())
     ]

@@ -51,13 +51,13 @@ def compile(
 
     Raises:
         TypeError: `what` gives no Tensors.
-        ValueError: two weights or two inputs of one name; an unknown device; no such budget.
+        ValueError: two inputs or weights of one name; an unknown device; no such budget.
     """
     if not budget > 0:
         raise ValueError(f"compile: a budget of {budget} seconds; it must be positive")
     tensors, form = _outputs(what(*inputs) if callable(what) else what)
     nodes = [t.node for t in tensors]
-    _check_inputs(nodes)
+    _check_names(nodes)
     clock, backend = Clock(), get(device)
     with clock.phase("saturate"):
         instances, segments = cut(nodes)
@@ -100,11 +100,18 @@ def _outputs(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:
     return tensors, form
 
 
-def _check_inputs(nodes: Sequence[Node]) -> None:
+def _check_names(nodes: Sequence[Node]) -> None:
     seen: dict[str, Node] = {}
     for n in topo(nodes):
-        if n.op == "input" and seen.setdefault(n.attr, n) is not n:
-            raise ValueError(f"compile: two inputs have the name {n.attr!r}: {seen[n.attr]}, {n}")
+        if n.op in ("input", "weight"):
+            name = n.attr if n.op == "input" else n.attr.name
+            other = seen.setdefault(name, n)
+            if other is not n:
+                which = f"two {n.op}s" if n.op == other.op else "an input and a weight"
+                raise ValueError(
+                    f"compile: {which} have the name {name!r}: {other}, {n}; give one of them "
+                    "another name, or put the modules that hold them in one module"
+                )
 
 
 def _symbols(nodes: Sequence[Node]) -> dict[str, int]:

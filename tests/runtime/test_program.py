@@ -11,6 +11,7 @@ import pytest
 from plans import backend, chain, random, weight, with_load
 
 import handmade as h
+import lambent
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bfloat16, float32, int32
 from lambent.graph.prove import assume
@@ -219,3 +220,9 @@ def test_one_library_per_process_is_enough_for_two_programs() -> None:
     x, w = random(64, 8), weight(8)
     np.testing.assert_allclose(a(x=a(x=x, w=w), w=w), b(x=x, w=w), rtol=1e-6)
     assert h.RIGHT == 0
+
+
+def test_an_input_and_a_weight_of_one_name_are_refused() -> None:
+    x, w = lambent.input("w", (3,)), lambent.weight("w", weight(3))
+    with pytest.raises(ValueError, match="an input and a weight have the name 'w'"):
+        lambent.compile(x * w)

@@ -14,7 +14,7 @@ from lambent.algebra.segments import Instance
 from lambent.backends.base import Backend, Step
 from lambent.backends.measuring.operands import draw, spec
 from lambent.graph.dim import representative
-from lambent.graph.node import Node, Weight, topo
+from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.show import show
 from lambent.runtime.plan import Plan
@@ -27,13 +27,9 @@ NEAR = 1.1  # covers whose sums differ by less are told apart only by running th
 def plan_of(
     outputs: Sequence[Node], instances: Sequence[Instance], choices: Mapping[str, Choice]
 ) -> Plan:
-    """The plan of a whole graph: for each instance the kernels chosen for its segment.
-
-    Raises:
-        ValueError: two weights of one name.
-    """
+    """The plan of a whole graph: for each instance the kernels chosen for its segment."""
     nodes = topo(outputs)
-    weights = _weights(nodes)
+    weights = {n.attr.name: n.attr.array for n in nodes if n.op == "weight"}
     named = {n: n.attr for n in nodes if n.op == "input"}
     named |= {n: n.attr.name for n in nodes if n.op == "weight"}
     buffers = {name: Buffer(name, n.dtype, n.shape, n.op == "weight") for n, name in named.items()}
@@ -59,19 +55,8 @@ def plan_of(
         buffers,
         tuple(dict.fromkeys(n.attr for n in nodes if n.op == "input")),
         results,
-        {name: weight.array for name, weight in weights.items() if name in used},
+        {name: array for name, array in weights.items() if name in used},
     )
-
-
-def _weights(nodes: Sequence[Node]) -> dict[str, Weight]:
-    found: dict[str, Weight] = {}
-    for n in nodes:
-        if n.op == "weight" and found.setdefault(n.attr.name, n.attr) is not n.attr:
-            raise ValueError(
-                f"two weights have the name {n.attr.name!r}; give one of them another name, "
-                "or put the modules that hold them in one module"
-            )
-    return found
 
 
 def _fresh(name: str, taken: Container[str]) -> str:

@@ -6,6 +6,7 @@ program loaded from a file is the same object as one just compiled.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class Program:
     def __init__(self, manifest: Manifest, image: bytes, weights: Sequence[Array]) -> None:
         self.manifest, self.image, self.weights = manifest, image, weights
         self.executable: Executable = get(manifest.device).open(image, manifest.requires)
-        self._known: dict[tuple[Shape, ...], _Sizes] = {}
+        self._sizes = functools.lru_cache(65536)(functools.partial(sizes_at, manifest))
 
     def __call__(self, /, **arrays: Any) -> Any:
         """Run once.
@@ -92,17 +93,12 @@ class Program:
         m = self.manifest
         _check_names(m.inputs, arrays)
         given = [_as_array(slot, arrays[slot.name]) for slot in m.inputs]
-        shapes = tuple(a.shape for a in given)
-        sizes = self._known.get(shapes)
-        if sizes is None:
-            sizes = _sizes(m, bind(m, shapes))
-            if len(self._known) < 65536:
-                self._known[shapes] = sizes
+        symbols, shapes, arena = self._sizes(*(a.shape for a in given))
         outputs = [
             np.empty(shape, _NUMPY[slot.dtype])
-            for slot, shape in zip(m.outputs, sizes.outputs, strict=True)
+            for slot, shape in zip(m.outputs, shapes, strict=True)
         ]
-        self.executable.run(given, outputs, self.weights, sizes.symbols, sizes.arena)
+        self.executable.run(given, outputs, self.weights, symbols, arena)
         pools = {"input": given, "output": outputs, "weight": self.weights}
         results: list[Array] = []
         for kind, i in m.results:
@@ -198,18 +194,12 @@ def _foreign(slot: Slot, value: Any, want: np.dtype[Any]) -> Array:
 # ---- sizes -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """What follows from the values of the symbols, computed once for the shapes of the inputs."""
-
-    symbols: Shape
-    outputs: tuple[Shape, ...]
-    arena: int
-
-
-def _sizes(m: Manifest, symbols: Mapping[str, int]) -> _Sizes:
-    parts = tuple(symbols[s.name] // s.multiple for s in m.symbols)
-    return _Sizes(parts, tuple(slot.at(symbols) for slot in m.outputs), number(m.arena, symbols))
+def sizes_at(manifest: Manifest, *shapes: Shape) -> tuple[Shape, list[Shape], int]:
+    """What follows from the inputs' shapes: symbols as the code wants them, outputs, the arena."""
+    symbols = bind(manifest, shapes)
+    parts = tuple(symbols[s.name] // s.multiple for s in manifest.symbols)
+    outputs = [slot.at(symbols) for slot in manifest.outputs]
+    return parts, outputs, number(manifest.arena, symbols)
 
 
 def bind(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from dataclasses import asdict, fields
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BACKENDS, BackendError
+from lambent.backends.cpu.cache import replacing
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Manifest, Program, Slot
 from lambent.runtime.sizes import Symbol
@@ -37,20 +37,13 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the place cannot be written; an older file there stays as it was.
     """
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
-            archive.writestr("manifest.json", json.dumps(header))
-            archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
-            for i, array in enumerate(program.weights):
-                with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
-                    member.write(array.reshape(-1).view(np.uint8).data)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with replacing(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
+        header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
+        archive.writestr("manifest.json", json.dumps(header))
+        archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
+        for i, array in enumerate(program.weights):
+            with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
+                member.write(array.reshape(-1).view(np.uint8).data)
 
 
 def load(path: str | os.PathLike[str]) -> Program:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 
 def cache_dir() -> Path:
@@ -45,16 +48,23 @@ def write(name: str, data: bytes) -> bool:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside the path, then rename it over the path.
+    """Write a file as `replacing` does, in a directory that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of the path at the end, or never if something fails.
 
     Raises:
         OSError: the place cannot be written; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -2,137 +2,104 @@
 
 Free axes merge by intersection: "does not depend on k" only ever turns true, so a guard that held
 still holds. Two dtypes of one class are an error that stops the compiler. All the others are
-relations that only grow.
+relations that only grow. Brackets are choices, as in the table of rules.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from lambent.algebra.rules import BINARY, INDEX, UNARY, choices, spell
 
-from lambent.algebra.rules import BINARY, INDEX_BINARY, UNARY, spell
+_DECLARATIONS = (
+    "(datatype* (T (In String L) (C BigRat i64 i64) (Inf i64 i64) (Nan i64) (Val I) (Next i64 i64)"
+    " (Scale BigRat i64 T) (Cast i64 T) (Add T T) (Mul T T) (Mod T T) (Less T T) (Eq T T)"
+    " (Mask T T) (Exp2 T) (Log2 T) (Sin T) (Recip T) (Sqrt T) (Not T)"
+    " (Sum i64 T) (Max i64 T) (Fold i64 T T) (Part i64 T T) (At i64 I T))"
+    " (L (Nil) (Cons I L) (AtL i64 I L))"
+    " (I (Ax i64) (IC i64) (IS String) (IAdd I I) (IMul i64 I) (IMulI I I) (IDiv I I)"
+    " (IMin I I) (IMax I I) (IOf T) (AtI i64 I I)))",
+    "(function free[/I/L] ([T/I/L]) i64 :merge (& old new))",
+    "(function [dt/holds] ([T/String]) i64 :no-merge)",
+    "(relation [flt/fin/real/pos/nneg/npos/wonly] (T))",
+    "(relation [fits/cut] (i64 i64))",
+    "(relation finite_buffer (String))",
+    "(ruleset [facts/algebra])",
+)
+DECLARATIONS = [line for row in _DECLARATIONS for line in choices(row)]
 
-DECLARATIONS = """
-(datatype*
-  (T (In String L) (C BigRat i64 i64) (Inf i64 i64) (Nan i64) (Val I) (Next i64 i64)
-     (Scale BigRat i64 T) (Cast i64 T)
-     (Add T T) (Mul T T) (Mod T T) (Less T T) (Eq T T) (Mask T T)
-     (Exp2 T) (Log2 T) (Sin T) (Recip T) (Sqrt T) (Not T)
-     (Sum i64 T) (Max i64 T) (Fold i64 T T) (Part i64 T T) (At i64 I T))
-  (L (Nil) (Cons I L) (AtL i64 I L))
-  (I (Ax i64) (IC i64) (IS String) (IAdd I I) (IMul i64 I) (IMulI I I) (IDiv I I)
-     (IMin I I) (IMax I I) (IOf T) (AtI i64 I I)))
-(function free (T) i64 :merge (& old new))
-(function freeI (I) i64 :merge (& old new))
-(function freeL (L) i64 :merge (& old new))
-(function dt (T) i64 :no-merge)
-(function holds (String) i64 :no-merge)
-(relation flt (T))
-(relation fin (T))
-(relation real (T))
-(relation pos (T))
-(relation nneg (T))
-(relation npos (T))
-(relation wonly (T))
-(relation fits (i64 i64))
-(relation cut (i64 i64))
-(relation finite_buffer (String))
-(ruleset facts)
-(ruleset algebra)
-"""
-
-
-_FACTS = """
-# Free axes, as a mask.
-(= e (In n l)) (= f (freeL l)) => (set (free e) f)
-(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)]) => (set (free e) 0)
-(= e (Val i)) (= f (freeI i)) => (set (free e) f)
-(= e ([UNARY/Scale c n/Cast d] a)) (= f (free a)) => (set (free e) f)
-(= e ([BINARY] a b)) (= f (free a)) (= g (free b)) => (set (free e) (| f g))
-(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (& f (^ -1 m)))
-(= e ([Fold/Part] m a v)) (= f (free a)) (= g (free v)) => (set (free e) (& (| f g) (^ -1 m)))
-(= e (At n i t)) (= f (free t)) (= g (freeI i)) => (set (free e) (| (& f (^ -1 n)) g))
-(= e (AtL n i t)) (= f (freeL t)) (= g (freeI i)) => (set (freeL e) (| (& f (^ -1 n)) g))
-(= e (AtI n i t)) (= f (freeI t)) (= g (freeI i)) => (set (freeI e) (| (& f (^ -1 n)) g))
-(= e (Nil)) => (set (freeL e) 0)
-(= e (Cons i l)) (= f (freeI i)) (= g (freeL l)) => (set (freeL e) (| f g))
-(= e (Ax m)) => (set (freeI e) m)
-(= e ([IC/IS] n)) => (set (freeI e) 0)
-(= e (IMul n a)) (= f (freeI a)) => (set (freeI e) f)
-(= e (IOf a)) (= f (free a)) => (set (freeI e) f)
-(= e ([INDEX] a b)) (= f (freeI a)) (= g (freeI b)) => (set (freeI e) (| f g))
-
-# Dtypes.
-(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)/(Cast d a)]) => (set (dt e) d)
-(= e (In s l)) (= d (holds s)) => (set (dt e) d)
-(= e (Val i)) => (set (dt e) INT64)
-(= e [(Less a b)/(Eq a b)/(Not a)]) => (set (dt e) BOOL)
-(= e ([Exp2/Log2/Sin/Recip/Sqrt/Scale c n/Sum m/Max m/At n i] a)) (= d (dt a)) => (set (dt e) d)
-(= e ([Add/Mul/Mod] [a b/b a])) (= d (dt a)) => (set (dt e) d)
-(= e ([Mask/Fold m/Part m] b a)) (= d (dt a)) => (set (dt e) d)
-(= d (dt e)) (>= d FLOAT) => (flt e)
-(= d (dt e)) (< d FLOAT) => (fin e)
-
-# Finite: over the reals, and never infinite where it may be NaN.
-(= e [(C x k d)/(Next m d)]) => (fin e)
-(= e (In s l)) (finite_buffer s) => (fin e)
-(fin e) => (real e)
-(= e ([Scale c n/Cast d/Exp2/Mask b/Sum m/Max m] a)) ([fin/real] a) => ([fin/real] e)
-(= e ([Add/Mul] a b)) ([fin/real] a) ([fin/real] b) => ([fin/real] e)
-(= e (Log2 a)) ([fin/real] a) (pos a) => ([fin/real] e)
-(= e (Sqrt a)) (fin a) (nneg a) => (fin e)
-(= e (Sqrt a)) (real a) => (real e)
-(= e (Sin a)) (fin a) => (fin e)
-(= e (Sin a)) => (real e)
-(= e (Recip a)) (fin a) (pos a) => (fin e)
-(= e (Recip a)) (pos a) => (real e)
-(= e (Fold m a v)) (fin a) (fin v) => (fin e)
-# Weights of 0 … 1, or NaN.
-(= e ([Fold/Part] m a v)) (real v) => (real e)
-
-# Signs, of floats alone by their origins: sums of integers wrap.
-(= e (C x k d)) (> x ZERO) (>= d FLOAT) => (pos e)
-(= e (Next m d)) (>= d FLOAT) (= 0 (& m EMPTY)) => (pos e)
-(pos e) => (nneg e)
-(= e (Exp2 a)) => (nneg e)
-(= e (Exp2 a)) (real a) => (pos e)
-(= e (Recip a)) (real a) (pos a) => (pos e)
-(= e (Recip a)) (nneg a) => (nneg e)
-# The maximum counts in full.
-(= e (Fold m a (C x k d))) (> x ZERO) => (pos e)
-(= e (Mul a a)) (flt a) => (nneg e)
-(= e ([Sqrt/Max m] a)) ([pos/nneg] a) => ([pos/nneg] e)
-(= e (Mul a b)) ([pos/nneg] a) ([pos/nneg] b) => ([pos/nneg] e)
-(= e (Add a b)) ([pos/nneg] a) (nneg b) => ([pos/nneg] e)
-(= e ([Mask b/Sum m] a)) (nneg a) => (nneg e)
-(= e (Sum m a)) (pos a) (= 0 (& m EMPTY)) => (pos e)
-(= e (Add x (Scale NEG 0 (Max m x)))) => (npos e)
-(= e (Scale c n a)) ([pos/nneg/npos] a) (> c ZERO) => ([pos/nneg/npos] e)
-(= e (Mul a b)) (npos a) (pos b) => (npos e)
-
-# Made of weights, constants and indices alone (leaves that are weights are told).
-(= e [(C x k d)/(Inf x d)/(Next m d)/(Val i)]) => (wonly e)
-(= e ([UNARY/Scale c n/Cast d/Sum m/Max m] a)) (wonly a) => (wonly e)
-(= e ([BINARY] a b)) (wonly a) (wonly b) => (wonly e)
-"""
+_FACTS = (
+    # Free axes, as a mask.
+    "(= e (In n l)) (= f (freeL l)) => (set (free e) f)",
+    "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)]) => (set (free e) 0)",
+    "(= e (Val i)) (= f (freeI i)) => (set (free e) f)",
+    f"(= e ([{UNARY}/Scale c n/Cast d] a)) (= f (free a)) => (set (free e) f)",
+    f"(= e ([{BINARY}] a b)) (= f (free a)) (= g (free b)) => (set (free e) (| f g))",
+    "(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (& f (^ -1 m)))",
+    "(= e ([Fold/Part] m a v)) (= f (free a)) (= g (free v))"
+    " => (set (free e) (& (| f g) (^ -1 m)))",
+    "(= e (At[/I/L] n i t)) (= f (free[/I/L] t)) (= g (freeI i))"
+    " => (set (free[/I/L] e) (| (& f (^ -1 n)) g))",
+    "(= e (Nil)) => (set (freeL e) 0)",
+    "(= e (Cons i l)) (= f (freeI i)) (= g (freeL l)) => (set (freeL e) (| f g))",
+    "(= e (Ax m)) => (set (freeI e) m)",
+    "(= e ([IC/IS] n)) => (set (freeI e) 0)",
+    "(= e (IMul n a)) (= f (freeI a)) => (set (freeI e) f)",
+    "(= e (IOf a)) (= f (free a)) => (set (freeI e) f)",
+    f"(= e ([{INDEX}] a b)) (= f (freeI a)) (= g (freeI b)) => (set (freeI e) (| f g))",
+    # Dtypes.
+    "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)/(Cast d a)]) => (set (dt e) d)",
+    "(= e (In s l)) (= d (holds s)) => (set (dt e) d)",
+    "(= e (Val i)) => (set (dt e) INT64)",
+    "(= e [(Less a b)/(Eq a b)/(Not a)]) => (set (dt e) BOOL)",
+    "(= e ([Exp2/Log2/Sin/Recip/Sqrt/Scale c n/Sum m/Max m/At n i] a)) (= d (dt a))"
+    " => (set (dt e) d)",
+    "(= e ([Add/Mul/Mod] [a b/b a])) (= d (dt a)) => (set (dt e) d)",
+    "(= e ([Mask/Fold m/Part m] b a)) (= d (dt a)) => (set (dt e) d)",
+    "(= d (dt e)) ([>=/<] d FLOAT) => ([flt/fin] e)",
+    # Finite: over the reals, and never infinite where it may be NaN.
+    "(= e [(C x k d)/(Next m d)]) => (fin e)",
+    "(= e (In s l)) (finite_buffer s) => (fin e)",
+    "(fin e) => (real e)",
+    "(= e ([Scale c n/Cast d/Exp2/Mask b/Sum m/Max m] a)) ([fin/real] a) => ([fin/real] e)",
+    "(= e ([Add/Mul] a b)) (fin a) (fin b) => (fin e)",
+    "(= e ([Add/Mul] a b)) (real a) (real b) => (real e)",
+    "(= e (Log2 a)) ([fin/real] a) (pos a) => ([fin/real] e)",
+    "(= e (Sqrt a)) (fin a) (nneg a) => (fin e)",
+    "(= e (Sqrt a)) (real a) => (real e)",
+    "(= e (Sin a)) (fin a) => (fin e)",
+    "(= e (Sin a)) => (real e)",
+    "(= e (Recip a)) (fin a) (pos a) => (fin e)",
+    "(= e (Recip a)) (pos a) => (real e)",
+    "(= e (Fold m a v)) (fin a) (fin v) => (fin e)",
+    "(= e ([Fold/Part] m a v)) (real v) => (real e)",  # weights of 0 … 1, or NaN
+    # Signs, of floats alone by their origins: sums of integers wrap.
+    "(= e (C x k d)) (> x ZERO) (>= d FLOAT) => (pos e)",
+    "(= e (Next m d)) (>= d FLOAT) (= 0 (& m EMPTY)) => (pos e)",
+    "(pos e) => (nneg e)",
+    "(= e (Exp2 a)) => (nneg e)",
+    "(= e (Exp2 a)) (real a) => (pos e)",
+    "(= e (Recip a)) (real a) (pos a) => (pos e)",
+    "(= e (Recip a)) (nneg a) => (nneg e)",
+    "(= e (Fold m a (C x k d))) (> x ZERO) => (pos e)",  # the maximum counts in full
+    "(= e (Mul a a)) (flt a) => (nneg e)",
+    "(= e ([Sqrt/Max m/Mask b/Sum m] a)) (nneg a) => (nneg e)",
+    "(= e ([Sqrt/Max m] a)) (pos a) => (pos e)",
+    "(= e (Sum m a)) (pos a) (= 0 (& m EMPTY)) => (pos e)",
+    "(= e (Mul a b)) ([pos/nneg] a) ([pos/nneg] b) => ([pos/nneg] e)",
+    "(= e (Add a b)) ([pos/nneg] a) (nneg b) => ([pos/nneg] e)",
+    "(= e (Add x (Scale NEG 0 (Max m x)))) => (npos e)",
+    "(= e (Scale c n a)) ([pos/nneg/npos] a) (> c ZERO) => ([pos/nneg/npos] e)",
+    "(= e (Mul a b)) (npos a) (pos b) => (npos e)",
+    # Made of weights, constants and indices alone (leaves that are weights are told).
+    "(= e [(C x k d)/(Inf x d)/(Next m d)/(Val i)]) => (wonly e)",
+    f"(= e ([{UNARY}/Scale c n/Cast d/Sum m/Max m] a)) (wonly a) => (wonly e)",
+    f"(= e ([{BINARY}] a b)) (wonly a) (wonly b) => (wonly e)",
+)
 
 
 def fact_rows() -> list[tuple[str, str]]:
-    """(premises, conclusions) of every rule about facts."""
-    names = {"UNARY": UNARY, "BINARY": BINARY, "INDEX": INDEX_BINARY}
-    table = re.sub(r"\b(UNARY|BINARY|INDEX)\b", lambda m: "/".join(names[m[0]]), _FACTS)
-    lines = [line for line in table.splitlines() if line and line[0] != "#"]
-    return [(a, b) for line in lines for a, _, b in (x.partition(" => ") for x in _each(line))]
-
-
-def _each(line: str) -> Iterator[str]:
-    """The line for every choice of [this/that]; equal brackets choose alike."""
-    choice = re.search(r"\[([^]]*)\]", line)
-    if not choice:
-        yield line
-        return
-    for part in choice[1].split("/"):
-        yield from _each(line.replace(choice[0], part))
+    """(premises, conclusion) of every rule about facts."""
+    rows = [row.split(" => ") for choice in _FACTS for row in choices(choice)]
+    return [(premises, conclusion) for premises, conclusion in rows]
 
 
 def fact_rules(empty: int) -> list[str]:

@@ -108,7 +108,7 @@ class Session:
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self._names: dict[Term, str] = {}
         empty = sum(1 << b for b, n in enumerate(bits.extents) if not Prover().ge0(n - 1))
-        self.run(DECLARATIONS)
+        self._lines(DECLARATIONS)
         splits = SPLITS if bits.cuts else ()
         self._lines(fact_rules(empty))
         self._lines([rule.text(empty) for rule in (*rules, *splits)])

@@ -26,7 +26,7 @@ def test_a_product_counts_fmas_and_bytes_once() -> None:
     (k,) = kernels(matmul(6))
     work = 2 * 6 * 5 * 7 / 1e9
     size = 4 * (6 * 5 + 5 * 7 + 6 * 7)
-    assert bound(k, CAL) == pytest.approx(max(work, size / 4e9) + 1e-6)
+    assert bound(k, CAL) == pytest.approx(max(work, size / 4e9) + 0.5e-6)
 
 
 def test_bytes_come_from_the_nearest_levels_that_hold_them() -> None:
@@ -52,7 +52,7 @@ def test_kernels_of_weights_cost_nothing_at_run_time() -> None:
 
 def test_loosened_rates_give_smaller_bounds() -> None:
     (k,) = kernels(matmul(32))
-    assert bound(k, loosen(CAL, 1.5)) == pytest.approx(bound(k, CAL) / 1.5)
+    assert bound(k, loosen(CAL, 1.5, 1.5)) == pytest.approx(bound(k, CAL) / 1.5)
 
 
 def test_shared_terms_are_priced_once() -> None:

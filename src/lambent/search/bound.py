@@ -32,6 +32,7 @@ from lambent.search.space import TRANSCENDENTAL, Prices
 MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
 FREE = frozenset(("in", "const", "inf", "nan", "val", "mask", "cast", "not"))  # cost nothing
 INDEX = frozenset(("val", "less", "eq", "mask", "not", "const", "add", "mul", "mod"))
+LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
 
@@ -70,7 +71,7 @@ class Bounder:
             return 0.0
         terms = list(walk(*(o.term for o in kernel.outputs)))
         moved = byte_time(self.footprint(kernel, terms), self.calibration)
-        return max(self.work_time(terms), moved) + self.calibration.launch
+        return max(self.work_time(terms), moved) + LAUNCH * self.calibration.launch
 
     def size(self, a: int) -> int:
         if a not in self.sizes:
@@ -113,7 +114,9 @@ class Bounder:
     def shares(self, terms: list[Term]) -> list[tuple[frozenset[int], float]]:
         """Per mask over indices alone: its axes, and the share of points that it keeps."""
         conditions = dict.fromkeys(
-            t.kids[0] for t in terms if t.op == "mask" and t.kids[1].op not in FREE
+            t.kids[0]
+            for t in terms
+            if t.op == "mask" and t.kids[1].op not in ("const", "inf", "nan")
         )
         for c in conditions:
             if c not in self.kept:
@@ -187,11 +190,11 @@ def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
     return f(*kids)
 
 
-def loosen(calibration: Calibration, factor: float) -> Calibration:
-    """The calibration with every rate higher by a factor (> 1): after a bound was beaten."""
+def loosen(calibration: Calibration, rates: float, launch: float) -> Calibration:
+    """The calibration with rates higher, and a launch cheaper, by these factors (at least 1)."""
     return replace(
         calibration,
-        flops={k: v * factor for k, v in calibration.flops.items()},
-        levels=tuple((size, bw * factor) for size, bw in calibration.levels),
-        launch=calibration.launch / factor,
+        flops={k: v * rates for k, v in calibration.flops.items()},
+        levels=tuple((size, bw * rates) for size, bw in calibration.levels),
+        launch=calibration.launch / launch,
     )

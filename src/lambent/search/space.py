@@ -97,6 +97,10 @@ class Space:
         b = self.source.buffers[name]
         return math.prod(representative(d) for d in b.shape) * b.dtype.itemsize
 
+    def divides(self, cls: int, const: Const) -> bool:
+        """Whether values of the class may be divided by a constant: integers only by one."""
+        return const == ONE or (const[0] != 0 and self.source.classes[cls].dtype.is_float)
+
     def compute(self, cls: int) -> bool:
         """Whether the class needs arithmetic on something else than indices and constants."""
         ops = {n.op for n in self.source.classes[cls].nodes}
@@ -263,7 +267,11 @@ def _weight_groups(space: Space, flat: dict[int, list[Multiset]]) -> Groups:
     for c, sets in flat.items():
         if space.weights(c):
             for k, f in sets:
-                if len(f) > 1 and k[0] and space.bytes(c) <= sum(space.bytes(x) for x in f):
+                if (
+                    len(f) > 1
+                    and space.divides(c, k)
+                    and space.bytes(c) <= sum(space.bytes(x) for x in f)
+                ):
                     groups.setdefault(f, (c, k))
     return groups
 
@@ -489,7 +497,12 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     reached = _reached(space)
     uses = Counter(k for c in reached for k in set(space.best[c].kids))
     wanted += [c for c in reached if uses[c] > 1 and space.compute(c) and _pays(space, c)]
-    by_factors = {f: (c, k) for c, sets in products.items() for k, f in sets if len(f) > 1 and k[0]}
+    by_factors = {
+        f: (c, k)
+        for c, sets in products.items()
+        for k, f in sets
+        if len(f) > 1 and space.divides(c, k)
+    }
     operands: Groups = {}
     for c in reached:
         for alt in space.alts[c]:

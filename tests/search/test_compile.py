@@ -1,0 +1,137 @@
+"""From a graph to a program that runs, on this machine's CPU: few, small, whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import attention, mlp, two_readers, weight
+
+import lambent as lt
+from lambent.graph.node import topo
+from lambent.graph.tensor import Tensor
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One cache for this file: the device is calibrated once."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("XDG_CACHE_HOME")
+    if before is not None:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+def compiled(*what: Any, budget: float = 1.0, **more: Any) -> Any:
+    return lt.compile(*what, budget=budget, progress=False, **more)
+
+
+def inputs(outputs: list[Tensor], **sizes: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    found = {}
+    for n in topo([o.node for o in outputs]):
+        if n.op == "input":
+            shape = [d if isinstance(d, int) else sizes[str(d)] for d in n.shape]
+            x = random.integers(0, 4, shape) if n.dtype.is_integer else random.normal(0, 1, shape)
+            found[n.attr] = x.astype(n.dtype.numpy)
+    return found
+
+
+def check(outputs: list[Tensor], program: Any, **sizes: int) -> None:
+    given = inputs(outputs, **sizes)
+    got = program(**given)
+    got = [got] if isinstance(got, np.ndarray) else list(got)
+    wanted = lt.evaluate(outputs, given, float64=True)
+    assert len(got) == len(wanted)
+    for a, b, o in zip(got, wanted, outputs, strict=True):
+        assert a.dtype == o.dtype.numpy and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+ODD: dict[str, Callable[[], list[Tensor]]] = {
+    "an input itself, and twice one value": lambda: [
+        (x := lt.input("x", (3, 4))), x + 1.0, x + 1.0,
+    ],
+    "constants and weights": lambda: [
+        lt.full((3, 2), 7.0), (w := weight("w", 3, 4)), w * 2.0, lt.input("x", (2,)) * 3.0,
+    ],
+    "no elements": lambda: [lt.input("x", (0, 4)) * 2.0, lt.input("x", (0, 4)).sum(0)],
+    "integers and bools": lambda: [
+        lt.input("i", (5,), "int32") * 3 % 4, lt.input("x", (3, 4)) > 0.0,
+    ],
+    "a scalar": lambda: [lt.input("x", (3, 4)).sum()],
+    "read at two places": lambda: [two_readers()],
+    "products": lambda: [mlp()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_outputs(name: str) -> None:
+    outputs = ODD[name]()
+    check(outputs, compiled(outputs))
+
+
+def test_forms_of_graph_and_result() -> None:
+    x = lt.input("x", (3,))
+    given = {"x": np.arange(3, dtype=np.float32)}
+    assert isinstance(compiled(x * 2.0)(**given), np.ndarray)
+    assert list(compiled({"a": x * 2.0, "b": x * 3.0})(**given)) == ["a", "b"]
+    assert len(compiled(lambda y: (y * 2.0, y * 3.0), x)(**given)) == 2
+    with pytest.raises(TypeError, match="expected a Tensor"):
+        compiled(3)
+    with pytest.raises(ValueError, match="budget"):
+        compiled(x * 2.0, budget=0)
+    with pytest.raises(ValueError, match="two weights have the name 'w'"):
+        compiled([weight("w", 3) * 2.0, weight("w", 3) * 3.0])
+    with pytest.raises(ValueError, match="two inputs have the name 'x'"):
+        compiled([x, lt.input("x", (4,))])
+
+
+def test_nothing_of_the_size_of_scores_is_stored() -> None:
+    """n = 96 queries and keys, 2 heads of 16: scores would be 2 · 96 · 96."""
+    out = attention(96, d=16)
+    program = compiled(out, budget=6.0)
+    check([out], program)
+    told = program.explain()
+    assert all(s["bytes"] < 4 * 2 * 96 * 96 for s in told["stored"])
+    assert told["candidates"] > told["measured"] > 0 and told["saturated"]
+    assert told["kernels"][0]["source"] and "fold" not in told["kernels"][0]["tile_program"]
+    assert sum(told["seconds"].values()) > 0 and told["programs"] > 1
+
+
+def test_symbolic_sizes() -> None:
+    n = lt.Dim("n", 1, 64)
+    out = lt.softmax(lt.input("x", (4, n)) * 2.0, axis=-1)
+    program = compiled(out)
+    for size in (1, 17, 64):
+        check([out], program, n=size)
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import lambent as lt
+from graphs import mlp
+program = lt.compile(mlp(8), budget=2.0, progress=False)
+for k in program.explain()["kernels"]:
+    print(k["tile_program"], k["source"])
+"""
+
+
+def test_two_processes_make_equal_programs() -> None:
+    """The first search is remembered: with that cache every process chooses the same text."""
+    compiled(mlp(8), budget=2.0)
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
+    texts = []
+    for seed in "12":
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(filter(None, sys.path))}
+        found = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+        texts.append(found.stdout)
+    assert texts[0] == texts[1] != ""

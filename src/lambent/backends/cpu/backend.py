@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
-from lambent.backends.cpu import assemble, build, calibrate, features, library, measure, render
-from lambent.backends.cpu.target import for_cpu
+from lambent.backends.c import render
+from lambent.backends.c.target import for_cpu
+from lambent.backends.cpu import assemble, build, calibrate, features, library, measure
 from lambent.kernel.tile import TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lambent.backends.cpu.prelude import CODES
-from lambent.backends.cpu.target import Target
+from lambent.backends.c.prelude import CODES
+from lambent.backends.c.target import Target
 from lambent.graph.dim import Size, axes_in, axis, exact, representative, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, substitute

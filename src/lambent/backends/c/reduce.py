@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lambent.backends.cpu.expr import BITS, Expr, convert, identity, spread
-from lambent.backends.cpu.prelude import FLOATS
+from lambent.backends.c.expr import BITS, Expr, convert, identity, spread
+from lambent.backends.c.prelude import FLOATS
 from lambent.kernel.tile import Reduce
 
 if TYPE_CHECKING:
-    from lambent.backends.cpu.values import Emitter
+    from lambent.backends.c.values import Emitter
 
 CHAINS = 4  # accumulators along the lane axis: they hide the latency of the operation
 

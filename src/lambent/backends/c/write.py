@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lambent.backends.cpu.expr import Expr, convert, ctype, spread
-from lambent.backends.cpu.layout import elementwise
-from lambent.backends.cpu.prelude import STORAGE
-from lambent.backends.cpu.reduce import columns
+from lambent.backends.c.expr import Expr, convert, ctype, spread
+from lambent.backends.c.layout import elementwise
+from lambent.backends.c.prelude import STORAGE
+from lambent.backends.c.reduce import columns
 from lambent.kernel.tile import Reduce, Value
 
 if TYPE_CHECKING:
-    from lambent.backends.cpu.render import Renderer
+    from lambent.backends.c.render import Renderer
 
 COLUMNS = 8  # vectors of a block of columns
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from programs import Library, elementwise, load, op
 
+from lambent.backends.c.target import Target, for_cpu
 from lambent.backends.cpu.features import detect
-from lambent.backends.cpu.target import Target, for_cpu
 from lambent.graph.dim import Dim, axis
 
 Array = np.ndarray[Any, Any]

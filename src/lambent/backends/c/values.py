@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lambent.backends.cpu.expr import (
+from lambent.backends.c.expr import (
     Expr,
     arithmetic,
     compared,
@@ -20,9 +20,9 @@ from lambent.backends.cpu.expr import (
     selected,
     truth,
 )  # fmt: skip
-from lambent.backends.cpu.layout import Array, Layout, index_axes, slope
-from lambent.backends.cpu.prelude import CODES, STORAGE
-from lambent.backends.cpu.reduce import columns, reduced
+from lambent.backends.c.layout import Array, Layout, index_axes, slope
+from lambent.backends.c.prelude import CODES, STORAGE
+from lambent.backends.c.reduce import columns, reduced
 from lambent.graph.dim import Atom, Size, terms_of
 from lambent.graph.dtypes import DType
 from lambent.kernel.tile import Index, Lit, Load, Map, Reduce, Ref, Value

@@ -11,8 +11,8 @@ import pytest
 from programs import Library
 
 from kernel.kernels import CASES, SYMBOLIC, data
+from lambent.backends.c.target import Target, for_cpu
 from lambent.backends.cpu.features import detect
-from lambent.backends.cpu.target import Target, for_cpu
 from lambent.backends.reference.kernel import evaluate
 from lambent.graph.prove import bounds
 from lambent.kernel.kernel import Kernel

@@ -1,6 +1,6 @@
 """The generated text of one small kernel for each vector width, and that it compiles for AArch64.
 
-After a change that is meant: python tests/backends/cpu/test_render_golden.py
+After a change that is meant: python tests/backends/c/test_render_golden.py
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from programs import attention, matmul, softmax
 
-from lambent.backends.cpu.render import PRELUDE, render
-from lambent.backends.cpu.target import Target, for_cpu
+from lambent.backends.c.render import PRELUDE, render
+from lambent.backends.c.target import Target, for_cpu
 from lambent.graph.dim import Dim
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lambent.backends.cpu.expr import Expr, convert, spread
-from lambent.backends.cpu.layout import Array, elementwise, storage
-from lambent.backends.cpu.prelude import STORAGE
-from lambent.backends.cpu.write import Spot, put, scatter
+from lambent.backends.c.expr import Expr, convert, spread
+from lambent.backends.c.layout import Array, elementwise, storage
+from lambent.backends.c.prelude import STORAGE
+from lambent.backends.c.write import Spot, put, scatter
 from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
 
 if TYPE_CHECKING:
-    from lambent.backends.cpu.render import Renderer
+    from lambent.backends.c.render import Renderer
 
 
 def summed(dot: Dot) -> Reduce:

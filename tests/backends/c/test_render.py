@@ -24,9 +24,9 @@ from programs import (
     softmax,
 )  # fmt: skip
 
+from lambent.backends.c.render import scratch_bytes
+from lambent.backends.c.target import Target, for_cpu
 from lambent.backends.cpu.features import detect
-from lambent.backends.cpu.render import scratch_bytes
-from lambent.backends.cpu.target import Target, for_cpu
 from lambent.graph.dim import Dim, evaluate, value
 from lambent.graph.dtypes import (
     DTYPES,

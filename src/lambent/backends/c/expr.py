@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE
+from lambent.backends.c.prelude import CODES, FLOATS, STORAGE
 from lambent.graph.dtypes import DType
 from lambent.kernel.tile import Lit, Value
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from lambent.algebra.term import Terms
 from lambent.backends.base import kernel_symbols
+from lambent.backends.c.render import PRELUDE, render
+from lambent.backends.c.target import Target
 from lambent.backends.cpu.build import build, place
-from lambent.backends.cpu.render import PRELUDE, render
-from lambent.backends.cpu.target import Target
 from lambent.graph.dim import Size, axis
 from lambent.graph.dtypes import DType, bool_, float32, int64
 from lambent.graph.prove import minimum

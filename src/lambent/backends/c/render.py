@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 
 from lambent.backends.base import kernel_symbols
-from lambent.backends.cpu import dot
-from lambent.backends.cpu.expr import identity, literal
-from lambent.backends.cpu.layout import SLOW, Array, Layout, elementwise, storage
-from lambent.backends.cpu.prelude import CODES, FLOATS, STORAGE, prelude
-from lambent.backends.cpu.target import Target
-from lambent.backends.cpu.values import Emitter, symbol_name
-from lambent.backends.cpu.write import Spot, write
+from lambent.backends.c import dot
+from lambent.backends.c.expr import identity, literal
+from lambent.backends.c.layout import SLOW, Array, Layout, elementwise, storage
+from lambent.backends.c.prelude import CODES, FLOATS, STORAGE, prelude
+from lambent.backends.c.target import Target
+from lambent.backends.c.values import Emitter, symbol_name
+from lambent.backends.c.write import Spot, write
 from lambent.graph.dim import axes_in
 from lambent.graph.prove import bounds
 from lambent.kernel.kernel import Buffer

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 
-from lambent.backends.cpu.target import Target
+from lambent.backends.c.target import Target
 
 # storage code: (C type in memory, type computed in)
 STORAGE: dict[str, tuple[str, str]] = {

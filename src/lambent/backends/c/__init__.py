@@ -1,0 +1,1 @@
+"""Tile programs as C text: vectors of a target, layouts of tiles, products in registers."""

@@ -212,10 +212,10 @@ def test_integer_kernels_are_compared_exactly() -> None:
     kernel = elementwise(term, x, y, dtype=int32)
     expected = verify.expect(kernel, {})
     values = expected.values[0]
-    assert verify.judge(kernel, [values.astype(np.int32)], expected.values).status == "ok"
+    assert verify.judge(kernel, [values.astype(np.int32)], expected).status == "ok"
     off = values.astype(np.int32)
     off[3] += 1
-    assert verify.judge(kernel, [off], expected.values).status == "wrong"
+    assert verify.judge(kernel, [off], expected).status == "wrong"
 
 
 def test_buffers_that_index_others_stay_in_their_range() -> None:

@@ -154,6 +154,7 @@ from lambent.functional.shaping import (
     flip,
     moveaxis,
     permute,
+    reshape,
     squeeze,
     transpose,
     unflatten,
@@ -184,7 +185,6 @@ from lambent.graph.tensor import (
     contiguous,
     input,
     iota,
-    reshape,
     tensor,
     weight,
 )

@@ -139,12 +139,12 @@ class Methods:
     roll = joining.roll
 
     contiguous = core.contiguous
-    reshape = core.reshape
     broadcast_to = core.broadcast_to
     expand = shaping.expand
     permute = shaping.permute
     transpose = shaping.transpose
     moveaxis = shaping.moveaxis
+    reshape = shaping.reshape
     flatten = shaping.flatten
     unflatten = shaping.unflatten
     squeeze = shaping.squeeze

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lambent.graph import tensor as core
-from lambent.graph.dim import Dim, Size
+from lambent.graph.dim import Dim, Size, exact
 from lambent.graph.prove import maximum, minimum
 from lambent.graph.tensor import Tensor, as_axis, at_least, constant, describe, view
 
@@ -66,6 +66,30 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
     return core.broadcast_to(x, [x.shape[i - extra] if keep[i] else s for i, s in enumerate(given)])
 
 
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    """The same elements in row-major order; one size may be −1.
+
+    Raises:
+        ValueError: another number of elements, or −1 does not come out even.
+    """
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    return view("reshape", x, _without_hole(f"reshape of {describe(x)}", x.size, given))
+
+
+def _without_hole(op: str, size: Size, given: Sequence[Any]) -> tuple[Size, ...]:
+    """The sizes, with a −1 among them replaced by what makes their product the given size."""
+    holes = [i for i, s in enumerate(given) if isinstance(s, int) and s == -1]
+    known = core.as_shape(op, tuple(1 if i in holes else s for i, s in enumerate(given)))
+    if not holes:
+        return known
+    if len(holes) > 1:
+        raise ValueError(f"{op}: only one size may be -1, got {list(given)}")
+    rest = exact(size, prod(known))
+    if rest is None:
+        raise ValueError(f"{op}: {size} elements do not divide into {list(given)}")
+    return (*known[: holes[0]], rest, *known[holes[0] + 1 :])
+
+
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Join the dims from start to end (inclusive) into one; a scalar becomes (1,)."""
     if x.ndim == 0:
@@ -79,7 +103,7 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 def unflatten(x: Tensor, axis: int, sizes: Sequence[Size]) -> Tensor:
     """Split one dim into several; one of the sizes may be −1."""
     axis = as_axis("unflatten", x, axis)
-    part = core.without_hole(f"unflatten of {describe(x)}", x.shape[axis], sizes)
+    part = _without_hole(f"unflatten of {describe(x)}", x.shape[axis], sizes)
     return view("reshape", x, (*x.shape[:axis], *part, *x.shape[axis + 1 :]))
 
 

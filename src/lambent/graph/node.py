@@ -11,7 +11,8 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,22 +21,20 @@ from lambent.graph.dim import Size
 from lambent.graph.dtypes import DType
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Weight:
     """A named array that belongs to the graph; equal only to itself."""
 
-    __slots__ = ("__weakref__", "array", "name")
-
-    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
-        self.name, self.array = name, array
+    name: str
+    array: np.ndarray[Any, Any]
 
     def __repr__(self) -> str:
         return f"Weight({self.name!r}, {self.array.dtype}{list(self.array.shape)})"
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:
     """One value of the graph. Made by `make` only: equal nodes are one object."""
-
-    __slots__ = ("__weakref__", "attr", "dtype", "id", "op", "shape", "srcs")
 
     op: str
     srcs: tuple[Node, ...]
@@ -69,30 +68,18 @@ def make(
     with _lock:
         node = _table.get(key)
         if node is None:
-            node = Node()
-            node.op, node.srcs, node.shape, node.dtype, node.attr = op, srcs, shape, dtype, attr
-            node.id = next(_ids)
-            _table[key] = node
+            node = _table[key] = Node(op, srcs, shape, dtype, attr, next(_ids))
         return node
 
 
 def topo(roots: Iterable[Node]) -> list[Node]:
     """All nodes that the roots need, sources first, in a deterministic order (depth first)."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node, Iterator[Node]]] = []
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack.append((root, iter(root.srcs)))
-        while stack:
-            node, rest = stack[-1]
-            child = next((s for s in rest if s not in seen), None)
-            if child is None:
-                order.append(node)
-                stack.pop()
-            else:
-                seen.add(child)
-                stack.append((child, iter(child.srcs)))
-    return order
+    done: dict[Node, None] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        missing = next((s for s in stack[-1].srcs if s not in done), None)
+        if missing is None:
+            done.setdefault(stack.pop())
+        else:
+            stack.append(missing)
+    return list(done)

@@ -18,12 +18,14 @@ DTypeRule = Callable[[tuple[DType, ...]], DType | None]
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """`kind`: unary, binary, reduce or layout. `accepts` says the operands in words, for errors."""
+    """`accepts` says the operands in words, for errors."""
 
-    name: str
-    kind: str
     dtype: DTypeRule
     accepts: str
+
+
+def _first(d: tuple[DType, ...]) -> DType | None:
+    return d[0]
 
 
 def _floating(d: tuple[DType, ...]) -> DType | None:
@@ -44,30 +46,18 @@ def _less(d: tuple[DType, ...]) -> DType | None:
     return bool_ if d[0] == d[1] else None
 
 
-def _ordered(d: tuple[DType, ...]) -> DType | None:
-    return d[0]
-
-
-_FLOAT, _SAME = "a floating dtype", "two operands of one dtype that is not bool"
+_SAME = "two operands of one dtype that is not bool"
+_UNARY = ("log2", "exp2", "sin", "sqrt", "recip")
+REDUCE = ("sum_reduce", "max_reduce")
 PRIMITIVES: dict[str, Primitive] = {
-    p.name: p
-    for p in (
-        Primitive("log2", "unary", _floating, _FLOAT),
-        Primitive("exp2", "unary", _floating, _FLOAT),
-        Primitive("sin", "unary", _floating, _FLOAT),
-        Primitive("sqrt", "unary", _floating, _FLOAT),
-        Primitive("recip", "unary", _floating, _FLOAT),
-        Primitive("add", "binary", _numeric, _SAME),
-        Primitive("mul", "binary", _multiply, "one dtype, or a bool and any (masking)"),
-        Primitive("mod", "binary", _numeric, _SAME),
-        Primitive("less_than", "binary", _less, "two operands of one dtype"),
-        Primitive("sum_reduce", "reduce", _numeric, "a dtype that is not bool"),
-        Primitive("max_reduce", "reduce", _ordered, "any dtype, a non-empty axis"),
-        Primitive("contiguous", "layout", _ordered, "any dtype; attr is the dtype of the result"),
-    )
+    **dict.fromkeys(_UNARY, Primitive(_floating, "a floating dtype")),
+    "add": Primitive(_numeric, _SAME),
+    "mul": Primitive(_multiply, "one dtype, or a bool and any (masking)"),
+    "mod": Primitive(_numeric, _SAME),
+    "less_than": Primitive(_less, "two operands of one dtype"),
+    "sum_reduce": Primitive(_numeric, "a dtype that is not bool"),
+    "max_reduce": Primitive(_first, "any dtype, a non-empty axis"),
+    "contiguous": Primitive(_first, "any dtype; attr is the dtype of the result"),
 }
-UNARY = tuple(p.name for p in PRIMITIVES.values() if p.kind == "unary")
-BINARY = tuple(p.name for p in PRIMITIVES.values() if p.kind == "binary")
-REDUCE = tuple(p.name for p in PRIMITIVES.values() if p.kind == "reduce")
 SOURCES = ("input", "weight", "constant", "iota")
 VIEWS = ("permute", "expand", "reshape", "slice", "pad", "window")

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import reduce as fold
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lambent.graph.dim import Dim, Size, exact
+from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64, promote
 from lambent.graph.node import Node, Weight, make
 from lambent.graph.ops import PRIMITIVES
-from lambent.graph.prove import Prover
+from lambent.graph.prove import SYMBOLS_ONLY
 from lambent.graph.views import view_shape
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def describe(*xs: Tensor) -> str:
 
 def at_least(size: Size, least: int) -> bool:
     """True if size >= least is proved for every value of its symbols."""
-    return size >= least if isinstance(size, int) else Prover().ge0(size - least)
+    return SYMBOLS_ONLY.ge0(size - least)
 
 
 def as_shape(op: str, *sizes: Any) -> Shape:
@@ -114,10 +115,9 @@ def as_shape(op: str, *sizes: Any) -> Shape:
     Raises:
         TypeError, ValueError: something is not a size.
     """
-    given = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], (int, Dim)) else sizes
-    if isinstance(given, np.integer):
-        given = (given,)
-    return tuple(as_size(op, s) for s in given)
+    if len(sizes) == 1 and not isinstance(sizes[0], (int, np.integer, Dim)):
+        sizes = tuple(sizes[0])
+    return tuple(as_size(op, s) for s in sizes)
 
 
 def as_size(op: str, size: Any) -> Size:
@@ -218,9 +218,7 @@ def tensor(value: Any, dtype: DTypeLike = None) -> Tensor:
         return constant(array.item() if kind.name != "bfloat16" else float(array), kind)
     content = f"{kind}{array.shape}".encode() + array.tobytes()
     name = f"array_{hashlib.sha256(content).hexdigest()[:16]}"
-    held = _ARRAYS.get(name)
-    if held is None:
-        held = _ARRAYS.setdefault(name, Weight(name, array.copy()))
+    held = _ARRAYS.get(name) or _ARRAYS.setdefault(name, Weight(name, array.copy()))
     return Tensor(make("weight", (), array.shape, kind, held))
 
 
@@ -232,8 +230,7 @@ def constant(value: Scalar | Dim, dtype: DTypeLike = None, shape: Any = ()) -> T
     """
     if isinstance(value, Dim):
         last = iota(value + 1)  # its last element is the size itself
-        out = view("reshape", view("slice", last, ((value, 1, 1),)), ())
-        out = out if dtype is None else cast(out, dtype)
+        out = cast(view("reshape", view("slice", last, ((value, 1, 1),)), ()), dtype or int64)
     else:
         kind = as_dtype(dtype) if dtype is not None else _weak_dtype(value)
         out = Tensor(make("constant", (), (), kind, _python_scalar(value, kind)))
@@ -247,11 +244,9 @@ def _weak_dtype(value: Scalar) -> DType:
 def _python_scalar(value: Scalar, dtype: DType) -> Scalar:
     if dtype.is_float:
         return float(value)
-    if isinstance(value, float) and not value.is_integer():
-        raise TypeError(f"constant: {value} cannot be {dtype} exactly; use a floating dtype")
+    if not float(value).is_integer() or (dtype == bool_ and value not in (0, 1)):
+        raise TypeError(f"constant: {value} cannot be {dtype} exactly; use another dtype")
     if dtype == bool_:
-        if value not in (0, 1):
-            raise TypeError(f"constant: {value} is neither True nor False")
         return bool(value)
     info = np.iinfo(dtype.numpy)
     if not info.min <= value <= info.max:
@@ -290,11 +285,15 @@ def _is_bool(x: TensorLike) -> bool:
 
 
 def _primitive(op: str, *xs: Tensor) -> Tensor:
+    return Tensor(make(op, (x.node for x in xs), xs[0].shape, _result_dtype(op, *xs)))
+
+
+def _result_dtype(op: str, *xs: Tensor) -> DType:
     row = PRIMITIVES[op]
     dtype = row.dtype(tuple(x.dtype for x in xs))
     if dtype is None:
         raise TypeError(f"{op}: needs {row.accepts}, got {describe(*xs)}; cast with .astype(dtype)")
-    return Tensor(make(op, (x.node for x in xs), xs[0].shape, dtype))
+    return dtype
 
 
 def reduce(op: str, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
@@ -304,20 +303,18 @@ def reduce(op: str, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
         TypeError, ValueError, IndexError: bool sums, a possibly empty axis of max, no such axis.
     """
     axis = as_axis(op, x, axis)
-    row, size = PRIMITIVES[op], x.shape[axis]
-    if row.dtype((x.dtype,)) is None:
-        raise TypeError(f"{op}: needs {row.accepts}, got {describe(x)}; cast with .astype(dtype)")
+    dtype = _result_dtype(op, x)
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if op == "max_reduce" and not at_least(size, 1):
         raise ValueError(
             f"{op}: axis {axis} of {describe(x)} may be empty, and an empty maximum has no value; "
             "declare Dim(…, min=1) or take the maximum with a first element"
         )
-    shape = x.shape[:axis] + x.shape[axis + 1 :]
     if size == 0:
-        out = constant(0, x.dtype, shape)
+        out = constant(0, dtype, before + after)
     else:
-        out = Tensor(make(op, (x.node,), shape, x.dtype, axis))
-    return view("reshape", out, (*x.shape[:axis], 1, *x.shape[axis + 1 :])) if keepdims else out
+        out = Tensor(make(op, (x.node,), before + after, dtype, axis))
+    return view("reshape", out, (*before, 1, *after)) if keepdims else out
 
 
 def contiguous(x: Tensor, dtype: DTypeLike = None) -> Tensor:
@@ -335,15 +332,14 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
         return x
     if dtype != bool_:
         return contiguous(x, dtype)
-    zero, true = constant(0, x.dtype), constant(True)
-    outside = [binary("less_than", x, zero), binary("less_than", zero, x)]
+    is_zero = binary("mul", _invert(binary("less_than", x, 0)), _invert(binary("less_than", 0, x)))
     if x.dtype.is_float:  # NaN, which is not 0, is below nothing: x < 1 tells it from 0
-        outside.append(binary("less_than", binary("less_than", x, constant(1.0, x.dtype)), true))
-    inside = [binary("less_than", c, true) for c in outside]
-    is_zero = inside[0]
-    for c in inside[1:]:
-        is_zero = binary("mul", is_zero, c)
-    return binary("less_than", is_zero, true)
+        is_zero = binary("mul", is_zero, binary("less_than", x, 1))
+    return _invert(is_zero)
+
+
+def _invert(x: Tensor) -> Tensor:
+    return binary("less_than", x, constant(True))
 
 
 # ---- operands --------------------------------------------------------------------------------
@@ -366,16 +362,12 @@ def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
     the tensors, except that a float makes integers float32 and an int makes bool int64.
     """
     strong = [x if isinstance(x, (bool, int, float)) else as_tensor(x) for x in xs]
-    dtype: DType | None = None
-    for x in strong:
-        if isinstance(x, Tensor):
-            dtype = x.dtype if dtype is None else promote(dtype, x.dtype)
-    for x in strong:
-        if not isinstance(x, Tensor):
-            weak = _weak_dtype(x)
-            if dtype is None or _RANK[weak.kind] > _RANK[dtype.kind]:
-                dtype = weak
-    assert dtype is not None
+    given = [x.dtype for x in strong if isinstance(x, Tensor)]
+    weak = [_weak_dtype(x) for x in strong if not isinstance(x, Tensor)]
+    dtype = fold(promote, given or weak)
+    for other in weak:
+        if _RANK[other.kind] > _RANK[dtype.kind]:
+            dtype = other
     return tuple(cast(x, dtype) if isinstance(x, Tensor) else constant(x, dtype) for x in strong)
 
 
@@ -391,37 +383,9 @@ def broadcast(op: str, *xs: Tensor) -> tuple[Tensor, ...]:
 def view(op: str, x: Tensor, attr: Any) -> Tensor:
     """A view by the rules of `graph.views`; one that changes nothing is x itself."""
     shape = view_shape(op, x.shape, attr)
-    if op == "permute" and attr == tuple(range(x.ndim)):
+    if shape == x.shape and (op in ("expand", "reshape") or attr == tuple(range(x.ndim))):
         return x
-    return (
-        x
-        if op in ("expand", "reshape") and shape == x.shape
-        else Tensor(make(op, (x.node,), shape, x.dtype, attr))
-    )
-
-
-def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """The same elements in row-major order; one size may be −1.
-
-    Raises:
-        ValueError: another number of elements, or −1 does not come out even.
-    """
-    given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    return view("reshape", x, without_hole(f"reshape of {describe(x)}", x.size, given))
-
-
-def without_hole(op: str, size: Size, given: Sequence[Any]) -> Shape:
-    """The sizes, with a −1 among them replaced by what makes their product the given size."""
-    holes = [i for i, s in enumerate(given) if isinstance(s, int) and s == -1]
-    known = as_shape(op, tuple(1 if i in holes else s for i, s in enumerate(given)))
-    if not holes:
-        return known
-    if len(holes) > 1:
-        raise ValueError(f"{op}: only one size may be -1, got {list(given)}")
-    rest = exact(size, prod(known))
-    if rest is None:
-        raise ValueError(f"{op}: {size} elements do not divide into {list(given)}")
-    return (*known[: holes[0]], rest, *known[holes[0] + 1 :])
+    return Tensor(make(op, (x.node,), shape, x.dtype, attr))
 
 
 def broadcast_to(x: Tensor, *shape: Any) -> Tensor:

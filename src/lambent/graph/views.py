@@ -13,14 +13,14 @@ A symbol is never 1 for expanding, and two sizes are equal iff their normal form
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 from lambent.graph.dim import Refused, Size, axis
-from lambent.graph.prove import Prover, maximum
-
-VIEWS = ("permute", "expand", "reshape", "slice", "pad", "window")
+from lambent.graph.ops import VIEWS
+from lambent.graph.prove import SYMBOLS_ONLY, Prover, maximum
 
 Shape = tuple[Size, ...]
 Condition = tuple[Size, Size]
@@ -37,10 +37,9 @@ def view_shape(op: str, shape: Shape, attr: Any) -> Shape:
         raise ValueError(f"{op}: not a view; the views are {', '.join(VIEWS)}")
     try:
         return _SHAPES[op](shape, attr)
-    except Refused as reason:
-        raise Refused(f"{op} of shape {shape} with {attr}: {reason}") from None
     except (ValueError, TypeError) as reason:
-        raise ValueError(f"{op} of shape {shape} with {attr}: {reason}") from None
+        kind = Refused if isinstance(reason, Refused) else ValueError
+        raise kind(f"{op} of shape {shape} with {attr}: {reason}") from None
 
 
 def _permute(shape: Shape, perm: Sequence[int]) -> Shape:
@@ -55,13 +54,12 @@ def _expand(shape: Shape, target: Shape) -> Shape:
     for i, (old, new) in enumerate(zip(shape, target, strict=True)):
         if old != 1 and old != new:
             raise ValueError(f"dim {i}: {old} is neither 1 nor {new}")
-        _need(new, f"dim {i}: a size must be >= 0")
+    _need_sizes(*target)
     return tuple(target)
 
 
 def _reshape(shape: Shape, target: Shape) -> Shape:
-    for i, size in enumerate(target):
-        _need(size, f"dim {i}: a size must be >= 0")
+    _need_sizes(*target)
     if prod(shape) != prod(target):
         raise ValueError(f"{prod(shape)} elements do not fill {prod(target)}")
     return tuple(target)
@@ -69,24 +67,20 @@ def _reshape(shape: Shape, target: Shape) -> Shape:
 
 def _slice(shape: Shape, parts: Sequence[tuple[Size, int, Size]]) -> Shape:
     _need_all_dims(shape, parts)
+    _need_sizes(*(count for _, _, count in parts))
     for i, (size, (start, step, count)) in enumerate(zip(shape, parts, strict=True)):
         if not isinstance(step, int) or step == 0:
             raise ValueError(f"dim {i}: the step must be an int, and not 0")
-        _need(count, f"dim {i}: the count must be >= 0")
-        index = start + axis(0) * step
-        if count == 0:
-            continue
-        inside = Prover((count,))  # an empty slice reads nothing, wherever it starts
-        _need(index, f"dim {i}: reads below 0", inside)
-        _need(size - 1 - index, f"dim {i}: reads beyond its size {size}", inside)
+        if count != 0:  # an empty slice reads nothing, wherever it starts
+            index, inside = start + axis(0) * step, Prover((count,))
+            _need(index, f"dim {i}: reads below 0", inside)
+            _need(size - 1 - index, f"dim {i}: reads beyond its size {size}", inside)
     return tuple(count for _, _, count in parts)
 
 
 def _pad(shape: Shape, pads: Sequence[tuple[Size, Size]]) -> Shape:
     _need_all_dims(shape, pads)
-    for i, (low, high) in enumerate(pads):
-        _need(low, f"dim {i}: a pad must be >= 0")
-        _need(high, f"dim {i}: a pad must be >= 0")
+    _need_sizes(*itertools.chain(*pads))
     return tuple(low + size + high for size, (low, high) in zip(shape, pads, strict=True))
 
 
@@ -94,8 +88,9 @@ def _window(shape: Shape, attr: tuple[int, Size, Size, Size]) -> Shape:
     dim, size, stride, dilation = attr
     if not 0 <= dim < len(shape):
         raise ValueError(f"there is no dim {dim}")
-    for what, number in (("size", size), ("stride", stride), ("dilation", dilation)):
-        _need(number - 1, f"the {what} must be >= 1")
+    _need(size - 1, "the size must be >= 1")
+    _need(stride - 1, "the stride must be >= 1")
+    _need(dilation - 1, "the dilation must be >= 1")
     room = shape[dim] - (size - 1) * dilation - 1
     _need(room, f"the window is larger than dim {dim}")
     return (*shape[:dim], room // stride + 1, *shape[dim + 1 :], size)
@@ -116,9 +111,13 @@ def _need_all_dims(shape: Shape, parts: Sequence[object]) -> None:
         raise ValueError(f"{len(parts)} entries for {len(shape)} dims")
 
 
-def _need(e: Size, reason: str, prover: Prover | None = None) -> None:
+def _need_sizes(*sizes: Size) -> None:
+    for size in sizes:
+        _need(size, f"{size} must be >= 0")
+
+
+def _need(e: Size, reason: str, prover: Prover = SYMBOLS_ONLY) -> None:
     """Go on only if e >= 0 is proved."""
-    prover = prover or Prover()
     if prover.ge0(e):
         return
     if isinstance(e, int) or prover.ge0(-e - 1):
@@ -140,18 +139,15 @@ def reshape_groups(a: Shape, b: Shape) -> list[tuple[int, int, int, int]]:
         return [(0, len(a), 0, len(b))]
     groups = []
     i = j = 0
-    while i < len(a) or j < len(b):
-        i1, j1 = min(_cuts(a[i:], b[j:]), key=lambda cut: (sum(cut), cut))
-        groups.append((i, i + i1, j, j + j1))
-        i, j = i + i1, j + j1
+    while i < len(a) or j < len(b):  # a run is empty only where nothing is left
+        ends = itertools.product(
+            range(min(i + 1, len(a)), len(a) + 1), range(min(j + 1, len(b)), len(b) + 1)
+        )
+        equal = [(i1, j1) for i1, j1 in ends if prod(a[i:i1]) == prod(b[j:j1])]
+        i1, j1 = min(equal, key=lambda end: (sum(end), end))
+        groups.append((i, i1, j, j1))
+        i, j = i1, j1
     return groups
-
-
-def _cuts(a: Shape, b: Shape) -> list[tuple[int, int]]:
-    """Lengths of prefixes with equal products; empty only of what is empty."""
-    lengths_a = range(1, len(a) + 1) if a else range(1)
-    lengths_b = range(1, len(b) + 1) if b else range(1)
-    return [(i, j) for i in lengths_a for j in lengths_b if prod(a[:i]) == prod(b[:j])]
 
 
 def view_index(

@@ -76,6 +76,11 @@ class Term:
         """The index expressions of an In or a Val."""
         return self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
 
+    @property
+    def below(self) -> tuple[Term, ...]:
+        """The operands, and the terms in the index expressions."""
+        return (*self.kids, *(v for i in self.indices for v in values_in(i)))
+
     def __repr__(self) -> str:
         return show(self)
 
@@ -141,8 +146,7 @@ def walk(*roots: Term) -> Iterator[Term]:
         elif term not in seen:
             seen.add(term)
             stack.append((term, True))
-            below = (*term.kids, *(v for i in term.indices for v in values_in(i)))
-            stack.extend((k, False) for k in reversed(below))
+            stack.extend((k, False) for k in reversed(term.below))
 
 
 def const_value(term: Term) -> float:

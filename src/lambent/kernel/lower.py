@@ -19,7 +19,6 @@ from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.ranges import Literal, Range, needs_least, needs_zero, ranges
 from lambent.kernel.rewrite import (
     assuming,
-    below,
     bound,
     free_axes,
     joined,
@@ -62,15 +61,12 @@ class Goal:
     @property
     def needs(self) -> frozenset[Literal]:
         """Conditions without any of which nothing is contributed."""
-        match self.kind:
-            case "sum":
-                return needs_zero(self.terms[0])
-            case "store":
-                return frozenset()
-            case _:
-                return needs_least(
-                    self.terms[0], self.kind == "max" or (self.exact and self.kind == "fold")
-                )
+        if self.kind == "store":
+            return frozenset()
+        if self.kind == "sum":
+            return needs_zero(self.terms[0])
+        exact = self.kind == "max" or (self.kind == "fold" and self.exact)
+        return needs_least(self.terms[0], exact)
 
 
 class _Lowering:
@@ -99,18 +95,12 @@ class _Lowering:
         for i, inside in deeper.items():
             for piece in self.pieces(scope, i, inside):
                 child = scope.child(i)
-                memo: dict[Term, Term] = {}
-                known = [
-                    replace(g, terms=tuple(self.assuming(t, piece, memo) for t in g.terms))
-                    for g in inside
-                ]
+                assumed = assuming(self.terms, piece.known)
+                known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
                 self.fill(child, known, max(grid - 1, 0))
                 scope.out.append(For(i, piece.start, piece.stop, tuple(child.out), grid > 0))
         for goal in here:
             self.emit(scope, goal)
-
-    def assuming(self, t: Term, piece: Range, memo: dict[Term, Term]) -> Term:
-        return assuming(self.terms, t, piece.known, memo) if piece.known else t
 
     def pieces(self, scope: Scope, i: int, goals: Sequence[Goal]) -> list[Range]:
         needs = goals[0].needs.intersection(*(g.needs for g in goals[1:]))
@@ -189,7 +179,7 @@ class _Lowering:
             if costs and small and self.values.loops(t.free) <= scope.open:
                 yield t
             else:
-                stack.extend(reversed(below(t)))
+                stack.extend(reversed(t.below))
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -260,13 +250,9 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
     wanted_grid = len([i for i in schedule.order[: schedule.grid] if i in looped])
     while grid < wanted_grid and outer[grid] in common:
         grid += 1
-    memo: dict[Term, Term] = {}
-
-    def term(o: Output) -> Term:
-        return readied(parts.terms, o.term, frozenset(looped), memo)
-
+    ready = readied(parts.terms, frozenset(looped))
     goals = [
-        Goal("store", tuple(i for i in outer if i in own), (term(o),), output=o)
+        Goal("store", tuple(i for i in outer if i in own), (ready(o.term),), output=o)
         for o, own in zip(kernel_.outputs, free, strict=True)
     ]
     scope = Scope(frozenset(), {})

@@ -16,15 +16,16 @@ result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce as fold_left
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from lambent.algebra.term import Term
-from lambent.graph.dim import Size, axes_in, axis, terms_of, values_in
+from lambent.graph.dim import Size, axes_in, axis, values_in
+from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, bounds, maximum, minimum
-from lambent.kernel.rewrite import is_zero
+from lambent.kernel.rewrite import is_zero, steps
 from lambent.kernel.tile import Axis
 
 Literal = tuple[Term, bool]
@@ -58,14 +59,11 @@ def needs_zero(t: Term) -> frozenset[Literal]:
         case "add":
             return needs_zero(t.kids[0]) & needs_zero(t.kids[1])
         case "select":
-            c, x, y = t.kids
-            return _chosen(c, x, y, needs_zero, is_zero)
+            return _chosen(t, needs_zero, is_zero)
         case "sum":
             return frozenset(n for n in needs_zero(t.kids[0]) if not n[0].free & t.axes)
-        case "mul" if t.kids[0].op == "const":
-            return needs_zero(t.kids[1])
-        case "mul" if t.kids[1].op == "const":
-            return needs_zero(t.kids[0])
+        case "mul" if any(k.op == "const" for k in t.kids):
+            return needs_zero(t.kids[0]) | needs_zero(t.kids[1])
     return frozenset()
 
 
@@ -79,25 +77,19 @@ def needs_least(t: Term, exact: bool) -> frozenset[Literal]:
         case "mask" if _is_least(t.kids[1]):
             return holding(t.kids[0], False)
         case "select":
-            c, x, y = t.kids
-            return _chosen(c, x, y, lambda u: needs_least(u, exact), _is_least)
+            return _chosen(t, lambda u: needs_least(u, exact), _is_least)
         case "cast":
             return needs_least(t.kids[0], exact)
-        case "mul":
-            for x, y in (t.kids, t.kids[::-1]):
-                if x.op == "const" and x.args[0] > 0:
-                    return needs_least(y, exact)
+        case "mul" if any(k.op == "const" and k.args[0] > 0 for k in t.kids):
+            return needs_least(t.kids[0], exact) | needs_least(t.kids[1], exact)
     return frozenset()
 
 
 def _chosen(
-    c: Term,
-    x: Term,
-    y: Term,
-    needs: Callable[[Term], frozenset[Literal]],
-    void: Callable[[Term], bool],
+    t: Term, needs: Callable[[Term], frozenset[Literal]], void: Callable[[Term], bool]
 ) -> frozenset[Literal]:
-    """What x or y needs, whichever c selects; one that is void needs c to select the other."""
+    """What both choices need; where one is void, the condition must select the other."""
+    c, x, y = t.kids
     if void(y):
         return holding(c, True) | needs(x)
     if void(x):
@@ -109,80 +101,49 @@ def _is_least(t: Term) -> bool:
     return t.op == "inf" and t.args[0] < 0
 
 
-def as_index(t: Term) -> Size | None:
-    """The index expression that an integer term is, exactly, or None."""
-    if t.op == "val":
-        index: Size = t.args[0]
-        return None if values_in(index) else index
-    if t.op == "const" and t.dtype.kind != "b" and t.args[1] == 0 and t.args[0].denominator == 1:
-        return int(t.args[0])
-    if t.op == "cast":
-        return as_index(t.kids[0])
-    return None
+def as_index(t: Term, extents: Mapping[int, Size]) -> Size | None:
+    """The index expression that an integer term is, exactly, for all indices; or None."""
+    index: Size | None = None
+    if t.op == "val" and not values_in(t.args[0]):
+        index = t.args[0]
+    elif t.op == "const" and t.args[1] == 0 and t.args[0].denominator == 1:
+        index = int(t.args[0])
+    elif t.op == "cast":
+        index = as_index(t.kids[0], extents)
+    if index is None:
+        return None
+    (low, high), (least, most) = bounds(index, extents), _exact(t.dtype)
+    return index if least <= low and high <= most else None
 
 
-def _fits(t: Term, index: Size, extents: Mapping[int, Size]) -> bool:
-    """True if no value of the index is changed by the term's dtype, nor by a cast below it."""
-    low, high = bounds(index, extents)
-    while True:
-        if t.dtype.is_float:
-            least, most = -(2**24), 2**24
-            if t.dtype.itemsize < 4:
-                return False
-        else:
-            info = np.iinfo(t.dtype.numpy)
-            least, most = int(info.min), int(info.max)
-        if low < least or high > most:
-            return False
-        if t.op != "cast":
-            return True
-        t = t.kids[0]
-
-
-class _Slack(NamedTuple):
-    """step · k + rest >= 0, k the loop's axis; rest lies in [low, high] over the tiles around."""
-
-    step: int
-    low: Size
-    high: Size
+def _exact(dtype: DType) -> tuple[int, int]:
+    """The range in which the dtype holds every integer."""
+    if dtype.is_integer:
+        info = np.iinfo(dtype.numpy)
+        return int(info.min), int(info.max)
+    return (-(2**24), 2**24) if dtype.itemsize >= 4 else (0, -1)
 
 
 def _slack(
-    literal: Literal, k: int, axes: Mapping[int, Axis], opened: frozenset[int]
-) -> _Slack | None:
-    cond, wanted = literal
-    left, right = (as_index(t) for t in cond.kids)
+    cond: Term, wanted: bool, k: int, axes: Mapping[int, Axis], opened: frozenset[int]
+) -> tuple[int, Size, Size] | None:
+    """(step, low, high): cond is `wanted` where step · k + rest >= 0 for the index k of the loop;
+    rest lies between low and high over the tiles around. None where this is not known."""
+    left, right = (as_index(t, {i: a.extent for i, a in axes.items()}) for t in cond.kids)
     if left is None or right is None:
         return None
-    extents = {i: a.extent for i, a in axes.items()}
-    if not all(_fits(t, i, extents) for t, i in zip(cond.kids, (left, right), strict=True)):
-        return None
     gap = right - left - 1 if wanted else left - right
-    step = _coefficient(gap, k)
-    rest = gap - step * axis(k)
-    if not step or k in axes_in(rest):
+    linear = steps(gap)
+    low = high = gap - sum(c * axis(i) for i, c in linear.items())
+    step = linear.pop(k, 0)
+    if not step or axes_in(low):
         return None
-    low = high = rest
-    for j in sorted(axes_in(rest)):
-        c = _coefficient(rest, j)
-        if j in axes_in(rest - c * axis(j)):
-            return None
-        first: Size = 0
-        last = axes[j].extent - 1
-        if j in opened:
-            first, last = axis(j), axis(j) + (axes[j].tile - 1)
-        low = low + c * ((first if c > 0 else last) - axis(j))
-        high = high + c * ((last if c > 0 else first) - axis(j))
-    return _Slack(step, low, high)
-
-
-def _coefficient(size: Size, i: int) -> int:
-    for c, monomial in terms_of(size):
-        if len(monomial) == 1 and monomial[0][0].kind == "axis":
-            atom, power = monomial[0]
-            if atom.args[0] == i and power == 1:
-                return c
-    return 0
+    for j, c in linear.items():
+        first: Size = axis(j) if j in opened else 0
+        last = first + (axes[j].tile if j in opened else axes[j].extent) - 1
+        low = low + c * (first if c > 0 else last)
+        high = high + c * (last if c > 0 else first)
+    return step, low, high
 
 
 def ranges(
@@ -195,39 +156,29 @@ def ranges(
     """
     extent, tile = axes[k].extent, axes[k].tile
     known: dict[Term, bool] = {}
-    lower: list[tuple[Size, Size]] = []  # (first index of any work, first from where all hold)
-    upper: list[tuple[Size, Size]] = []  # (end of any work, end of where all hold)
-    for literal in sorted(needs, key=lambda n: (n[0].id, n[1])):
-        slack = _slack(literal, k, axes, opened)
-        if slack is None:
-            continue
-        known[literal[0]] = literal[1]
-        step, low, high = slack
-        if step > 0:
-            lower.append((-(high // step), -(low // step)))
-        else:
-            upper.append((high // -step + 1, low // -step + 1))
-    start = _least_of(maximum, [0, *(a for a, _ in lower)]) // tile * tile
-    stop = _least_of(minimum, [extent, *(a for a, _ in upper)])
+    starts, stops = list[Size]([0]), list[Size]([extent])  # where work begins and ends
+    cleans, edges = list[Size](), list[Size]()  # where all hold from, and where no longer
+    for cond, wanted in sorted(needs, key=lambda n: (n[0].id, n[1])):
+        slack = _slack(cond, wanted, k, axes, opened)
+        if slack is not None:
+            known[cond] = wanted
+            step, low, high = slack
+            if step > 0:
+                starts.append(-(high // step))
+                cleans.append(-(low // step))
+            else:
+                stops.append(high // -step + 1)
+                edges.append(low // -step + 1)
     if not known:
-        return [Range(start, stop, {})]
-    clean, pieces = start, list[Range]()
-    if lower:
-        first = _least_of(maximum, [b for _, b in lower])
-        clean = maximum(start, -(-first // tile) * tile)
+        return [Range(0, extent, {})]
+    start, stop = reduce(maximum, starts) // tile * tile, reduce(minimum, stops)
+    clean, edge, pieces = start, stop, list[Range]()
+    if cleans:
+        clean = maximum(start, -(-reduce(maximum, cleans) // tile) * tile)
         pieces.append(Range(start, minimum(clean, stop), {}))
-    if not upper:
-        return _possible([*pieces, Range(clean, stop, known)])
-    last = _least_of(minimum, [b for _, b in upper])
-    edge = maximum(clean, last // tile * tile)
-    middle = Range(clean, minimum(edge, stop), known)
-    return _possible([*pieces, middle, Range(edge, stop, {})])
-
-
-def _possible(pieces: list[Range]) -> list[Range]:
-    """Those that are not proved empty."""
+    if edges:
+        edge = maximum(clean, reduce(minimum, edges) // tile * tile)
+    pieces.append(Range(clean, minimum(edge, stop), known))
+    if edges:
+        pieces.append(Range(edge, stop, {}))
     return [p for p in pieces if not Prover().ge0(p.start - p.stop)]
-
-
-def _least_of(pick: Callable[[Size, Size], Size], sizes: list[Size]) -> Size:
-    return fold_left(pick, sizes)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import Any
 
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, axis, value, values_in
+from lambent.graph.dim import Atom, Size, axes_in, axis, terms_of, value, values_in
 from lambent.graph.dtypes import bool_
 from lambent.graph.prove import bounds, substitute
 from lambent.kernel.kernel import Kernel, Output
@@ -23,17 +24,30 @@ Rewrite = Callable[[Term], Term]
 
 
 def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, int] | None = None) -> Term:
-    """t with f applied to its operands (also inside its indices), and its own axes renamed."""
+    """t with f applied to its operands (also inside its indices), and its own axes renamed.
+
+    Constant conditions and sums with 0 vanish.
+    """
     axes = axes or {}
-    kids = tuple(f(k) for k in t.kids)
+    kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
-    if t.op == "in":
-        args = (t.args[0], tuple(reindexed(i, f, axes) for i in t.args[1]))
-    elif t.op == "val":
-        args = (reindexed(t.args[0], f, axes),)
-    elif t.op in REDUCTIONS:
-        args = (frozenset(axes.get(a, a) for a in t.axes),)
-    return simplified(terms, t, args, kids)
+    match t.op:
+        case "in":
+            args = (t.args[0], tuple(reindexed(i, f, axes) for i in t.args[1]))
+        case "val":
+            args = (reindexed(t.args[0], f, axes),)
+        case "sum" | "max" | "fold" | "part":
+            args = (frozenset(axes.get(a, a) for a in t.axes),)
+        case "not" if kids[0].op == "const":
+            return terms.const(1 - kids[0].args[0], bool_)
+        case "mask" | "select" if kids[0].op == "const":
+            yes, no = (*kids[1:], terms.const(0, t.dtype))[:2]
+            return yes if kids[0].args[0] else no
+        case "mask" if is_zero(kids[1]):
+            return kids[1]
+        case "add" if is_zero(kids[0]) or is_zero(kids[1]):
+            return kids[1] if is_zero(kids[0]) else kids[0]
+    return terms.make(t.op, args, kids, t.dtype)
 
 
 def reindexed(index: Size, f: Rewrite, axes: Mapping[int, int]) -> Size:
@@ -49,59 +63,42 @@ def reindexed(index: Size, f: Rewrite, axes: Mapping[int, int]) -> Size:
     return substitute(index, atom)
 
 
-def simplified(terms: Terms, t: Term, args: tuple[Any, ...], kids: tuple[Term, ...]) -> Term:
-    """The term made of new operands; constant conditions and sums with 0 vanish."""
-    new = terms.make(t.op, args, kids, t.dtype)
-    match t.op:
-        case "not" if kids[0].op == "const":
-            return terms.const(1 - kids[0].args[0], bool_)
-        case "mask" if kids[0].op == "const":
-            return kids[1] if kids[0].args[0] else terms.const(0, t.dtype)
-        case "mask" if is_zero(kids[1]):
-            return kids[1]
-        case "select" if kids[0].op == "const":
-            return kids[1] if kids[0].args[0] else kids[2]
-        case "add" if is_zero(kids[0]):
-            return kids[1]
-        case "add" if is_zero(kids[1]):
-            return kids[0]
-    return new
-
-
 def is_zero(t: Term) -> bool:
     return t.op == "const" and t.args[0] == 0
 
 
-def renamed(terms: Terms, t: Term, axes: Mapping[int, int], memo: dict[Any, Term]) -> Term:
-    """t with its free axes renamed."""
-    here = {a: b for a, b in axes.items() if a in t.free}
-    if not here:
-        return t
-    key = (t, tuple(sorted(here.items())))
-    if key not in memo:
-        memo[key] = rebuilt(terms, t, lambda k: renamed(terms, k, here, memo), here)
-    return memo[key]
+def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
+    """Terms where the conditions have the given values."""
 
+    @cache
+    def assumed(t: Term) -> Term:
+        return terms.const(known[t], bool_) if t in known else rebuilt(terms, t, assumed)
 
-def relabelled(terms: Terms, t: Term, axes: Mapping[int, int], memo: dict[Term, Term]) -> Term:
-    """t with axes renamed everywhere, free or bound."""
-    if t not in memo:
-        memo[t] = rebuilt(terms, t, lambda k: relabelled(terms, k, axes, memo), axes)
-    return memo[t]
-
-
-def assuming(terms: Terms, t: Term, known: Mapping[Term, bool], memo: dict[Term, Term]) -> Term:
-    """t where the conditions have the given values."""
-    if t in known:
-        return terms.const(known[t], bool_)
-    if t not in memo:
-        memo[t] = rebuilt(terms, t, lambda k: assuming(terms, k, known, memo))
-    return memo[t]
+    return assumed
 
 
 def factors(t: Term) -> list[Term]:
     """The factors of a product, flat."""
     return [f for k in t.kids for f in factors(k)] if t.op == "mul" else [t]
+
+
+def free_axes(output: Output) -> frozenset[int]:
+    """The axes that an output ranges over."""
+    return frozenset[int]().union(*map(axes_in, output.index))
+
+
+def steps(index: Size) -> dict[int, int]:
+    """How far the index moves along each axis that stands alone in a term of it."""
+    alone = [(c, m[0][0]) for c, m in terms_of(index) if len(m) == 1 and m[0][1] == 1]
+    return {a.args[0]: c for c, a in alone if a.kind == "axis"}
+
+
+def bound(extent: Size) -> int:
+    """The greatest value that an extent can take."""
+    return bounds(extent)[1]
+
+
+# ---- binders -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,64 +110,39 @@ class Split:
     terms: Terms
 
 
-class _Splitter:
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.terms = Terms()
-        self.free = frozenset[int]().union(*(free_axes(o) for o in kernel.outputs))
-        terms = walk(*(o.term for o in kernel.outputs))
-        used = self.free.union(*(t.free | t.axes for t in terms))
-        self.extents = {i: n for i, n in kernel.extents.items() if i in used}
-        self.names: dict[int, list[int]] = {}
-        self.memo: dict[Term, Term] = {}
-        self.renamings: dict[Any, Term] = {}
+def split(kernel: Kernel) -> Split:
+    """The kernel with a fresh axis for every binder whose axis is also free, or bound around it."""
+    terms = Terms()
+    free = frozenset[int]().union(*map(free_axes, kernel.outputs))
+    used = free.union(*(t.free | t.axes for t in walk(*(o.term for o in kernel.outputs))))
+    extents = {i: n for i, n in kernel.extents.items() if i in used}
+    twins: dict[int, int] = {}
 
-    def term(self, t: Term) -> Term:
-        if t not in self.memo:
-            new = rebuilt(self.terms, t, self.term)
-            self.memo[t] = self.reduction(new) if new.op in REDUCTIONS else new
-        return self.memo[t]
-
-    def reduction(self, t: Term) -> Term:
-        taken = self.free.union(*(_nested(k, t.axes) for k in t.kids))
-        names = {a: self.name(a, taken) for a in sorted(t.axes)}
-        kids = [renamed(self.terms, k, names, self.renamings) for k in t.kids]
-        axes = frozenset(names.values())
-        if t.op == "sum":
-            return self.sum(axes, kids[0])
-        if t.op == "max":
-            axes &= kids[0].free
-            return self.terms.reduce("max", axes, kids[0]) if axes else kids[0]
-        return self.terms.reduce(t.op, axes, *kids)
-
-    def sum(self, axes: frozenset[int], t: Term) -> Term:
-        """Factors without the axes stand outside; an axis that nothing depends on is a count."""
-        terms = self.terms
-        inside = [f for f in factors(t) if f.free & axes]
-        outside = [f for f in factors(t) if not f.free & axes]
-        bound = axes & frozenset[int]().union(*(f.free for f in inside))
-        if bound < axes:
-            count = math.prod((self.extents[a] for a in sorted(axes - bound)), start=1)
-            outside.append(terms.cast(terms.val(count), t.dtype))
-        if inside:
-            product = inside[0]
-            for f in inside[1:]:
-                product = terms.binary("mul", product, f)
-            outside.insert(0, terms.reduce("sum", bound, product))
-        out = outside[0]
-        for f in outside[1:]:
-            out = terms.binary("mul", out, f)
-        return out
-
-    def name(self, a: int, taken: frozenset[int]) -> int:
-        names = self.names.setdefault(a, [a])
-        for name in names:
-            if name not in taken:
-                return name
-        fresh = max(self.extents) + 1
-        self.extents[fresh] = self.extents[a]
-        names.append(fresh)
+    def name(a: int, taken: frozenset[int]) -> int:
+        for b in (a, *(twin for twin, was in twins.items() if was == a)):
+            if b not in taken:
+                return b
+        fresh = max(extents) + 1
+        extents[fresh], twins[fresh] = extents[a], a
         return fresh
+
+    @cache
+    def renamed(t: Term, names: frozenset[tuple[int, int]]) -> Term:
+        here = frozenset(n for n in names if n[0] in t.free)
+        return rebuilt(terms, t, lambda k: renamed(k, here), dict(here)) if here else t
+
+    @cache
+    def term(old: Term) -> Term:
+        t = rebuilt(terms, old, term)
+        if t.op not in REDUCTIONS:
+            return t
+        taken = free.union(*(_nested(k, t.axes) for k in t.kids))
+        names = {a: name(a, taken) for a in sorted(t.axes)}
+        kids = [renamed(k, frozenset(names.items())) for k in t.kids]
+        return _reduced(terms, t.op, frozenset(names.values()), kids, extents)
+
+    outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in kernel.outputs)
+    return Split(Kernel(outputs, kernel.inputs, extents), twins, terms)
 
 
 def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
@@ -180,31 +152,32 @@ def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
     stack = [(t, bound)]
     while stack:
         term, outer = stack.pop()
-        if (term, outer) in seen or not term.free & outer:
-            continue
-        seen.add((term, outer))
-        if term.op in REDUCTIONS:
+        if (term, outer) not in seen and term.free & outer:
+            seen.add((term, outer))
             found |= term.axes
-        stack.extend((k, outer | term.axes) for k in below(term))
+            stack.extend((k, outer | term.axes) for k in term.below)
     return found
 
 
-def below(t: Term) -> tuple[Term, ...]:
-    """The operands of a term, and the terms in its index expressions."""
-    return (*t.kids, *(v for i in t.indices for v in values_in(i)))
-
-
-def free_axes(output: Output) -> frozenset[int]:
-    """The axes that an output ranges over."""
-    return frozenset[int]().union(*(axes_in(i) for i in output.index))
-
-
-def split(kernel: Kernel) -> Split:
-    """The kernel with a fresh axis for every binder whose axis is also free, or bound around it."""
-    splitter = _Splitter(kernel)
-    outputs = tuple(Output(o.buffer, o.index, splitter.term(o.term)) for o in kernel.outputs)
-    twins = {n: a for a, names in splitter.names.items() for n in names[1:]}
-    return Split(Kernel(outputs, kernel.inputs, splitter.extents), twins, splitter.terms)
+def _reduced(
+    terms: Terms, op: str, axes: frozenset[int], kids: Sequence[Term], extents: Mapping[int, Size]
+) -> Term:
+    """The reduction; a sum with factors that lack its axes outside, and axes of none as a count."""
+    if op in ("fold", "part"):
+        return terms.reduce(op, axes, *kids)
+    if op == "max":
+        axes &= kids[0].free
+        return terms.reduce("max", axes, *kids) if axes else kids[0]
+    inside = [f for f in factors(kids[0]) if f.free & axes]
+    outside = [f for f in factors(kids[0]) if not f.free & axes]
+    own = axes & frozenset[int]().union(*(f.free for f in inside))
+    if own < axes:
+        count = math.prod((extents[a] for a in sorted(axes - own)), start=1)
+        outside.append(terms.cast(terms.val(count), kids[0].dtype))
+    times = partial(terms.binary, "mul")
+    if inside:
+        outside.insert(0, terms.reduce("sum", own, reduce(times, inside)))
+    return reduce(times, outside)
 
 
 def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
@@ -212,23 +185,30 @@ def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
     names = {t: a for t, a in parts.twins.items() if whole(t) and whole(a)}
     if not names:
         return parts.kernel
-    memo: dict[Term, Term] = {}
-    outputs = tuple(
-        Output(o.buffer, o.index, relabelled(parts.terms, o.term, names, memo))
-        for o in parts.kernel.outputs
-    )
+
+    @cache
+    def term(t: Term) -> Term:
+        return rebuilt(parts.terms, t, term, names)
+
+    outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in parts.kernel.outputs)
     extents = {a: n for a, n in parts.kernel.extents.items() if a not in names}
     return Kernel(outputs, parts.kernel.inputs, extents)
 
 
-def readied(terms: Terms, t: Term, looped: frozenset[int], memo: dict[Term, Term]) -> Term:
-    """t in the words of the tile program: folds over whole axes written out, select and sub."""
-    if t not in memo:
-        new = rebuilt(terms, t, lambda k: readied(terms, k, looped, memo))
+# ---- folds and sums ----------------------------------------------------------------------------
+
+
+def readied(terms: Terms, looped: frozenset[int]) -> Rewrite:
+    """Terms in the words of the tile program: folds over whole axes written out, select and sub."""
+
+    @cache
+    def ready(t: Term) -> Term:
+        new = rebuilt(terms, t, ready)
         if new.op in ("fold", "part") and not new.axes & looped:
-            new = _written_out(terms, new)
-        memo[t] = _choice(terms, new) if new.op == "add" else new
-    return memo[t]
+            return _written_out(terms, new)
+        return _choice(terms, new) if new.op == "add" else new
+
+    return ready
 
 
 def _written_out(terms: Terms, t: Term) -> Term:
@@ -281,8 +261,3 @@ def two_groups(
     (_, a), (_, b) = sorted(found, key=lambda g: min(map(rank, g[0])))
     (b if len(b) > 1 and len(a) == 1 else a).extend(rest)
     return a, b, batch
-
-
-def bound(extent: Size) -> int:
-    """The greatest value that an extent can take."""
-    return bounds(extent)[1]

@@ -46,11 +46,11 @@ independent tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lambent.graph.dim import Size, axes_in, values_in
-from lambent.graph.dtypes import DType, bool_, int64
+from lambent.graph.dtypes import DType, int64
 from lambent.kernel.kernel import Kernel
 
 MAP_ARITY: dict[str, int] = {
@@ -161,6 +161,10 @@ class Let:
     name: str
     value: Value
 
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, axes_of(self.value), self.value.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Var:
@@ -168,6 +172,10 @@ class Var:
     axes: tuple[int, ...]
     dtype: DType
     init: float | int | bool
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, frozenset(self.axes), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +204,30 @@ class TileProgram:
     schedule: Schedule = field(default_factory=Schedule)
 
 
-def operands(value: Value) -> tuple[Value, ...]:
-    """The direct operands of a value (not those inside its index expressions)."""
-    match value:
+def operands(node: Value | Stmt) -> tuple[Value, ...]:
+    """The direct operands of a value, or the values of a statement (not those in indices)."""
+    match node:
         case Map(args=args):
             return args
         case Reduce(arg=arg):
             return (arg,)
         case Dot(a=a, b=b):
             return (a, b)
-        case _:
-            return ()
+        case Let(value=value) | Store(value=value) | Accumulate(value=value, scale=None):
+            return (value,)
+        case Accumulate(value=value, scale=scale) if scale is not None:
+            return (value, scale)
+    return ()
+
+
+def indices(node: Value | Stmt) -> tuple[Size, ...]:
+    """The index expressions that stand directly in a value or a statement."""
+    match node:
+        case Load(index=index) | Store(index=index):
+            return index
+        case Index(index=one):
+            return (one,)
+    return ()
 
 
 def values(value: Value) -> Iterator[Value]:
@@ -216,26 +237,23 @@ def values(value: Value) -> Iterator[Value]:
     yield value
 
 
+def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """All statements, also those in loops, in order."""
+    for s in body:
+        yield s
+        if isinstance(s, For):
+            yield from statements(s.body)
+
+
 def axes_of(value: Value) -> frozenset[int]:
     """The axes that a value depends on."""
-    match value:
-        case Load(index=index):
-            return frozenset[int]().union(*(_index_axes(i) for i in index))
-        case Index(index=i):
-            return _index_axes(i)
-        case Ref(axes=axes):
-            return axes
-        case Reduce(axes=axes, arg=arg):
-            return axes_of(arg) - axes
-        case Dot(axes=axes, a=a, b=b):
-            return (axes_of(a) | axes_of(b)) - axes
-        case _:
-            return frozenset[int]().union(*(axes_of(v) for v in operands(value)))
+    if isinstance(value, Ref):
+        return value.axes
+    below = [axes_of(v) for v in operands(value)]
+    own = frozenset[int]().union(*map(index_axes, indices(value)), *below)
+    return own - value.axes if isinstance(value, (Reduce, Dot)) else own
 
 
-def _index_axes(index: Size) -> frozenset[int]:
+def index_axes(index: Size) -> frozenset[int]:
+    """The axes of an index expression, also those of the values in it."""
     return axes_in(index).union(*(ref.axes for ref in values_in(index)))
-
-
-def is_bool(value: Value) -> bool:
-    return value.dtype == bool_

@@ -11,7 +11,7 @@ from lambent.algebra.term import REDUCTIONS, Term, const_value
 from lambent.graph.dim import Atom, Size, axis, value, values_in
 from lambent.graph.dtypes import DType, bool_
 from lambent.graph.prove import substitute
-from lambent.kernel.rewrite import below, two_groups
+from lambent.kernel.rewrite import two_groups
 from lambent.kernel.tile import (
     Axis,
     Dot,
@@ -79,7 +79,7 @@ class Values:
         scope.uses.update(roots)
         for t in self.walk(scope, roots):
             dims = self.dims(t.free | t.axes)
-            for k in below(t):
+            for k in t.below:
                 scope.uses[k] += 1
                 if self.dims(k.free) < dims and self.cost(k) > 1:
                     scope.named.add(k)
@@ -96,7 +96,7 @@ class Values:
             elif t not in seen and t not in scope.env:
                 seen.add(t)
                 stack.append((t, True))
-                stack.extend((k, False) for k in reversed(below(t)))
+                stack.extend((k, False) for k in reversed(t.below))
 
     # ---- values ------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Values:
     def cost(self, t: Term) -> int:
         """Work for one element; 0 for what is only read, and for reductions, which have names."""
         if t not in self.costs:
-            kids = () if t.op in REDUCTIONS else below(t)
+            kids = () if t.op in REDUCTIONS else t.below
             self.costs[t] = min(1000, COST.get(t.op, 0) + sum(self.cost(k) for k in kids))
         return self.costs[t]
 

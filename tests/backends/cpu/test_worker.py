@@ -240,8 +240,8 @@ def test_verdicts_on_special_values() -> None:
     kernel = elementwise(load("x"), Buffer("x", float32, (50,)))
 
     def verdict(got: list[float], want: list[float]) -> str:
-        arrays = [np.asarray(got, np.float32)], [np.asarray(want, np.float64)]
-        return verify.judge(kernel, *arrays).status
+        expected = verify.Expected("signed", (), (np.asarray(want, np.float64),))
+        return verify.judge(kernel, [np.asarray(got, np.float32)], expected).status
 
     inf, nan = np.inf, np.nan
     assert verdict([1, inf, -inf, nan], [1, inf, -inf, nan]) == "ok"
@@ -261,8 +261,21 @@ def test_tolerance_follows_storage_and_reduction_length() -> None:
     assert verify.tolerance(wide, "float32") < 3e-5
     assert 4e-3 < verify.tolerance(narrow, "bfloat16") < 2e-2
     flags = elementwise(h.terms.binary("less", load("x"), load("x")), Buffer("x", float32, (50,)))
-    assert verify.judge(flags, [np.zeros(5, bool)], [np.zeros(5)]).status == "ok"
-    assert verify.judge(flags, [np.ones(5, bool)], [np.zeros(5)]).status == "wrong"
+    expected = verify.Expected("signed", (), (np.zeros(5),))
+    assert verify.judge(flags, [np.zeros(5, bool)], expected).status == "ok"
+    assert verify.judge(flags, [np.ones(5, bool)], expected).status == "wrong"
+
+
+def test_where_large_values_cancel_the_tolerance_follows() -> None:
+    x = load("x")
+    kernel = elementwise(x, Buffer("x", float32, (50,)))
+    assert verify.expect(kernel, {}).slack[0] < 1e-5
+    big = h.terms.const(1 << 20, float32)
+    minus = h.terms.binary("mul", h.terms.const(-1, float32), x)
+    scaled = h.terms.binary("add", h.terms.binary("mul", big, x), h.terms.binary("mul", big, minus))
+    near = h.terms.binary("add", scaled, h.terms.unary("sin", h.terms.binary("mul", big, x)))
+    assert verify.expect(elementwise(near, Buffer("x", float32, (50,))), {}).slack[0] > 1e-3
+
     assert bool_.kind == "b"
 
 

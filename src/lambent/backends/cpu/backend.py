@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
 from lambent.backends.c import render
 from lambent.backends.c.target import for_cpu
-from lambent.backends.cpu import assemble, build, calibrate, features, library, measure
+from lambent.backends.cpu import assemble, build, calibrate, features, library
+from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.kernel.tile import TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
@@ -52,7 +53,11 @@ class CpuBackend:
 
     def __init__(self, renderer: Renderer | None = None) -> None:
         self._given = renderer
-        self._measurer = measure.Measurer()
+        self._measurer = Measurer(
+            "lambent.backends.cpu.worker", features.threads, features.detect().caches[2]
+        )
+        self.measure = self._measurer.measure
+        self.close = self._measurer.close
 
     @functools.cached_property
     def renderer(self) -> Renderer:
@@ -70,7 +75,7 @@ class CpuBackend:
     def source(self, program: TileProgram) -> str:
         return self.renderer.render(program, "kernel")
 
-    def compile(self, programs: Sequence[TileProgram]) -> measure.Batch:
+    def compile(self, programs: Sequence[TileProgram]) -> Batch:
         """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
         failed: dict[int, Outcome] = {}
         texts: dict[int, str] = {}
@@ -81,7 +86,7 @@ class CpuBackend:
                 failed[i] = Outcome("render", message=f"{type(error).__name__}: {error}")
         image, numbers = self._build(programs, texts, failed)
         path = build.place(image) if numbers else None
-        return measure.Batch(tuple(programs), path, {i: n for n, i in enumerate(numbers)}, failed)
+        return Batch(tuple(programs), path, {i: n for n, i in enumerate(numbers)}, failed)
 
     def _build(
         self, programs: Sequence[TileProgram], texts: dict[int, str], failed: dict[int, Outcome]
@@ -111,24 +116,12 @@ class CpuBackend:
                 failed[i] = Outcome("compile", message=str(error))
         return (one(good), good) if good else (b"", [])
 
-    def measure(
-        self, batch: measure.Batch, symbols: Mapping[str, int], *, repeats: int = 5,
-        cold: bool = False, limit: float = 10.0, verify: bool = True,
-        only: Sequence[int] | None = None,
-    ) -> list[Outcome]:  # fmt: skip
-        return self._measurer.measure(
-            batch, symbols, repeats=repeats, cold=cold, limit=limit, verify=verify, only=only
-        )
-
     def assemble(self, assembly: Assembly) -> Library:
         text = assemble.program_text(self.renderer.prelude(), self.renderer.render, assembly)
         return Library(build.build(text, limit=600.0), text, features.requires())
 
     def open(self, image: bytes, requires: Sequence[str]) -> library.Program:
-        return library.open_program(image, requires)
-
-    def close(self) -> None:
-        self._measurer.close()
+        return library.Program(image, requires)
 
 
 def make() -> CpuBackend:

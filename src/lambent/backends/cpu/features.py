@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,17 +110,15 @@ def _darwin(arch: str) -> Cpu:
     )  # fmt: skip
 
 
-def missing(requires: tuple[str, ...] | list[str]) -> list[str]:
-    """The required features that this CPU lacks; the first is `system-arch`."""
-    cpu = detect()
-    have = {f"{cpu.system}-{cpu.arch}", *cpu.features}
-    return [name for name in requires if name not in have]
-
-
 def requires() -> tuple[str, ...]:
-    """What code compiled here needs of a CPU."""
+    """What code compiled here needs of a CPU; the first is `system-arch`."""
     cpu = detect()
     return (f"{cpu.system}-{cpu.arch}", *cpu.features)
+
+
+def missing(wanted: Sequence[str]) -> list[str]:
+    """The required features that this CPU lacks."""
+    return [name for name in wanted if name not in requires()]
 
 
 def threads() -> int:

@@ -52,9 +52,19 @@ def aligned(nbytes: int) -> Array:
 
 
 class Program:
-    """An opened program. Each run in progress has an arena of its own; a few are kept for reuse."""
+    """An opened program. Each run in progress has an arena of its own; a few are kept for reuse.
 
-    def __init__(self, image: bytes) -> None:
+    Raises:
+        BackendError: this CPU lacks instructions that the program was compiled for.
+    """
+
+    def __init__(self, image: bytes, requires: Sequence[str]) -> None:
+        lacking = features.missing(requires)
+        if lacking:
+            raise BackendError(
+                f"device 'cpu': the program was compiled for another CPU; this one lacks "
+                f"{', '.join(lacking)}; compile the program again on this machine"
+            )
         path = place(image)
         try:
             self._library = open_library(path)
@@ -65,56 +75,25 @@ class Program:
         self._threads = ctypes.c_int(features.threads())
 
     def load(self, weights: Sequence[Array]) -> None:
-        self._call(self._library.lambent_load, (), (), weights, (), 0)
+        none = pointers(())
+        self._library.lambent_load(none, none, pointers(weights), None, none, self._threads)
 
     def run(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        weights: Sequence[Array],
-        sizes: Sequence[int],
-        arena_bytes: int,
-    ) -> None:
-        self._call(self._library.lambent_run, inputs, outputs, weights, sizes, arena_bytes)
-
-    def _call(
-        self,
-        entry: Any,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        weights: Sequence[Array],
-        sizes: Sequence[int],
-        arena_bytes: int,
-    ) -> None:
-        arena = self._take(arena_bytes)
+        self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
+        sizes: Sequence[int], arena_bytes: int,
+    ) -> None:  # fmt: skip
         bound = self._weights
         if bound[0] is not weights:
             bound = self._weights = (weights, pointers(weights))
         numbers = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        entry(pointers(inputs), pointers(outputs), bound[1], arena[1], numbers, self._threads)
+        with _lock:
+            arena = self._arenas.pop() if self._arenas else None
+        if arena is None or arena[0].nbytes < arena_bytes:
+            fresh = aligned(arena_bytes)
+            arena = fresh, ctypes.c_void_p(fresh.ctypes.data)
+        self._library.lambent_run(
+            pointers(inputs), pointers(outputs), bound[1], arena[1], numbers, self._threads
+        )
         with _lock:
             if len(self._arenas) < 2:
                 self._arenas.append(arena)
-
-    def _take(self, nbytes: int) -> tuple[Array, ctypes.c_void_p]:
-        with _lock:
-            arena = self._arenas.pop() if self._arenas else None
-        if arena is None or arena[0].nbytes < nbytes:
-            fresh = aligned(nbytes)
-            arena = fresh, ctypes.c_void_p(fresh.ctypes.data)
-        return arena
-
-
-def open_program(image: bytes, requires: Sequence[str]) -> Program:
-    """Load a program's library.
-
-    Raises:
-        BackendError: this CPU lacks instructions that the program was compiled for.
-    """
-    lacking = features.missing(list(requires))
-    if lacking:
-        raise BackendError(
-            f"device 'cpu': the program was compiled for another CPU; this one lacks "
-            f"{', '.join(lacking)}; compile the program again on this machine"
-        )
-    return Program(image)

@@ -184,16 +184,12 @@ static inline int64_t lp_max(int64_t a, int64_t b) { return a > b ? a : b; }
 """
 
 TIMING = r"""
-int64_t lambent_tasks(int k, const int64_t *size) { return lp_kernels[k].tasks(size); }
-void lambent_call(int k, void *const *buf, const int64_t *size, int threads) {
-  lp_launch(lp_kernels[k].tasks(size), lp_kernels[k].run, lp_kernels[k].work(size), buf, size,
-            threads);
-}
 void lambent_time(int k, void *const *buf, int width, int copies, int first, const int64_t *size,
                   int threads, int64_t inner, int64_t *ns) {
   int64_t start = lp_now();
   for (int64_t i = 0; i < inner; i++)
-    lambent_call(k, buf + (first + i) % copies * width, size, threads);
+    lp_launch(lp_kernels[k].tasks(size), lp_kernels[k].run, lp_kernels[k].work(size),
+              buf + (first + i) % copies * width, size, threads);
   *ns = lp_now() - start;
 }
 """

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lambent.backends.cpu.library import aligned, open_library, pointers
+from lambent.backends.measuring.measurer import Job
 from lambent.backends.measuring.operands import Spec, draw
 from lambent.backends.measuring.process import serve
 from lambent.graph.dtypes import DTYPES
@@ -21,22 +21,6 @@ from lambent.graph.dtypes import DTYPES
 Array = np.ndarray[Any, Any]
 GUARD = 4096  # bytes on either side of an output that a kernel must not touch
 _FILL = 0xA5
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One candidate: number in its library, arrays, values of its symbols, way to draw floats."""
-
-    number: int
-    outputs: tuple[Spec, ...]
-    inputs: tuple[Spec, ...]
-    sizes: tuple[int, ...]
-    mode: str
-    threads: int
-
-    @property
-    def nbytes(self) -> int:
-        return sum(s.nbytes for s in (*self.outputs, *self.inputs))
 
 
 class Worker:
@@ -123,9 +107,4 @@ def _checksum(array: Array) -> int:
 
 if __name__ == "__main__":
     worker = Worker()
-    serve(
-        {
-            "check": worker.check, "time": worker.time,
-            "close": worker.close,
-        }
-    )  # fmt: skip
+    serve({"check": worker.check, "time": worker.time, "close": worker.close})

@@ -23,16 +23,20 @@ from lambent.backends.base import BackendError
 _START_LIMIT = 60.0
 
 
-class Lost(BackendError):
-    """The worker hung or died over a request; `status` is timeout or crash."""
+class Failed(BackendError):
+    """A request without a result; `status` is that of an `Outcome`."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Refused(BackendError):
-    """The worker reported an error and lives on."""
+class Lost(Failed):
+    """The worker hung or died: timeout or crash."""
+
+
+class Refused(Failed):
+    """The worker reported an error and lives on: it lacks resources."""
 
 
 def send(stream: Any, message: Any) -> None:
@@ -97,7 +101,7 @@ class WorkerProcess:
                 self.close()
             raise
         if kind == "error":
-            raise Refused(str(result))
+            raise Refused("resources", str(result))
         return result
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -102,3 +105,25 @@ def test_logsumexp_is_one_loop_with_one_maximum() -> None:
     text = show(lower(logsumexp(), Schedule(((1, 16),), (), 0)))
     assert text.count("for a1") == 1
     assert text.count("(over a1: ") == 2  # a maximum and a sum
+
+
+def test_texts_are_equal_in_every_process() -> None:
+    root = Path(__file__).parents[1]
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "from kernel.kernels import CASES\n"
+        "from lambent.kernel.lower import lower\n"
+        "from lambent.kernel.schedule import default_schedule\n"
+        "from lambent.kernel.show import show\n"
+        "for name in ('fold_window', 'layernorm', 'conv', 'chain'):\n"
+        "    k = CASES[name]()\n"
+        "    print(show(lower(k, default_schedule(k))))\n"
+    )
+
+    def run_with(seed: str) -> str:
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(root.parent / "src")}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run_with("1") == run_with("2")

@@ -35,6 +35,8 @@ FIRST = 2  # schedules of a kernel measured for the first time
 FUSED = 4  # the same with several reductions inside: they need other tiles than each alone
 KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
+ENOUGH = 24  # schedules after which a kernel with several reductions is taken at its time
+HOPE = 0.6  # before that, tuning is hoped to bring it to this share of its time
 PATIENCE = 3  # tuning steps of a kernel without a gain, after which it is left alone
 
 
@@ -252,7 +254,7 @@ class _Driver:
         self._settle(r)
         close = r.gap <= self.stop_gap
         wanted = [] if close else self._new_kernels(r, [*likely, optimistic], set(new))
-        tuned = self._slow_kernels(r)
+        tuned = self._slow_kernels(r, likely)
         if not wanted and not tuned:
             r.done = True
             return
@@ -299,15 +301,15 @@ class _Driver:
                     wanted.setdefault(r.forms[k].text, (self.known(r, k), count))
         return list(wanted.values())
 
-    def _slow_kernels(self, r: Region) -> list[tuple[Tuned, int]]:
-        """Of the best cover the kernels furthest from their bounds that still gain from tuning."""
+    def _slow_kernels(self, r: Region, likely: list[Cover]) -> list[tuple[Tuned, int]]:
+        """Kernels to tune: of the best cover, and of covers that would be better if tuned."""
         if r.best is None:
             return []
-        slack = {
-            r.forms[k].text: (self._time(r, k) - r.bounds[k], k)
-            for k in r.best.kernels
-            if r.stale.get(r.forms[k].text, 0) < PATIENCE and r.bounds[k] > 0
-        }
+        slack: dict[str, tuple[float, int]] = {}
+        for k in dict.fromkeys(k for c in (r.best, *likely) for k in c.kernels):
+            stale = r.stale.get(r.forms[k].text, 0) >= PATIENCE
+            if r.bounds[k] > 0 and not stale and not self._open(r, k):
+                slack[r.forms[k].text] = (self._time(r, k) - r.bounds[k], k)
         order = sorted(slack.values(), key=lambda s: (-s[0], s[1]))
         return [(self.known(r, k), TUNE) for s, k in order[:2] if s > 0.01 * r.best.cost]
 
@@ -357,9 +359,14 @@ class _Driver:
         return r.bounds[k] if self._open(r, k) else self._time(r, k)
 
     def _estimate(self, r: Region, k: int) -> float:
+        """Likely seconds: by the model, or as measured, with hope while little is tried."""
         if self._open(r, k):
             return r.models.get(k, r.bounds[k])
-        return self._time(r, k)
+        time, tuned = self._time(r, k), self.known(r, k)
+        enough = ENOUGH if r.inside[k] > 1 else ENOUGH // 2
+        if tuned.failed or len(tuned.outcomes) >= enough or r.stale.get(r.forms[k].text, 0):
+            return time
+        return min(time, max(HOPE * time, r.bounds[k]))
 
     def _open(self, r: Region, k: int) -> bool:
         """Not measured, and not given up."""

@@ -59,23 +59,23 @@ def attention(x, name, batch, n, c, groups, repeat, d, causal=True):
     q = matmul(x, weight(name + "wq", c, heads * d))
     k = matmul(x, weight(name + "wk", c, groups * d))
     v = matmul(x, weight(name + "wv", c, groups * d))
-    q = s.permute(t.reshape(q, batch, n, heads, d), 0, 2, 1, 3)
+    q = s.permute(s.reshape(q, batch, n, heads, d), 0, 2, 1, 3)
 
     def spread(y):
-        y = s.permute(t.reshape(y, batch, n, groups, d), 0, 2, 1, 3)
-        y = s.expand(t.reshape(y, batch, groups, 1, n, d), batch, groups, repeat, n, d)
-        return t.reshape(y, batch, heads, n, d)
+        y = s.permute(s.reshape(y, batch, n, groups, d), 0, 2, 1, 3)
+        y = s.expand(s.reshape(y, batch, groups, 1, n, d), batch, groups, repeat, n, d)
+        return s.reshape(y, batch, heads, n, d)
 
     scores = matmul(q, swapped(spread(k), -2)) * d**-0.5
     if causal:
         scores = m.where(causal_mask(n), scores, -math.inf)
     o = s.permute(matmul(softmax(scores), spread(v)), 0, 2, 1, 3)
-    return matmul(t.reshape(o, batch, n, heads * d), weight(name + "wo", heads * d, c))
+    return matmul(s.reshape(o, batch, n, heads * d), weight(name + "wo", heads * d, c))
 
 
 def causal_mask(n):
     i = t.iota(n)
-    return m.less(t.reshape(i, 1, n), t.reshape(i, n, 1) + 1)
+    return m.less(s.reshape(i, 1, n), s.reshape(i, n, 1) + 1)
 
 
 def swiglu(x, name, c, f):
@@ -89,18 +89,18 @@ def layer(x, name="", batch=2, n=4, c=3, groups=2, repeat=2, d=2, f=4):
 
 
 def one_hot(ids, n):
-    return m.equal(t.reshape(ids, *ids.shape, 1), t.iota(n))
+    return m.equal(s.reshape(ids, *ids.shape, 1), t.iota(n))
 
 
 def embed(ids, table):
     hot = one_hot(ids, table.shape[0])
-    return total("sum", t.reshape(hot, *hot.shape, 1) * table, -2)
+    return total("sum", s.reshape(hot, *hot.shape, 1) * table, -2)
 
 
 def logsumexp(x, axis=-1):
     top = total("max", x, axis, True)
     inner = total("sum", exp(x - top), axis, True)
-    return t.reshape(log(inner) + top, *x.shape[:axis])
+    return s.reshape(log(inner) + top, *x.shape[:axis])
 
 
 def cross_entropy(logits, target):
@@ -115,8 +115,8 @@ def conv2d(x, w, pad=1):
     y = s.window(s.window(s.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)]), 2, kh), 3, kw)
     y = s.permute(y, 0, 2, 3, 1, 4, 5)
     oh, ow = y.shape[1:3]
-    p = t.reshape(y, b, oh, ow, 1, c, kh, kw) * t.reshape(w, 1, 1, 1, o, c, kh, kw)
-    return s.permute(total("sum", t.reshape(p, b, oh, ow, o, c * kh * kw), -1), 0, 3, 1, 2)
+    p = s.reshape(y, b, oh, ow, 1, c, kh, kw) * s.reshape(w, 1, 1, 1, o, c, kh, kw)
+    return s.permute(total("sum", s.reshape(p, b, oh, ow, o, c * kh * kw), -1), 0, 3, 1, 2)
 
 
 def example_attention():
@@ -158,7 +158,7 @@ B, N, C, H, D = 2, 4, 3, 4, 2
 
 
 def heads_of(y, n=N):
-    return s.permute(t.reshape(y, B, n, H, D), 0, 2, 1, 3)
+    return s.permute(s.reshape(y, B, n, H, D), 0, 2, 1, 3)
 
 
 def project():
@@ -167,7 +167,7 @@ def project():
 
 
 def merge(o):
-    o = t.reshape(s.permute(o, 0, 2, 1, 3), B, N, H * D)
+    o = s.reshape(s.permute(o, 0, 2, 1, 3), B, N, H * D)
     return matmul(o, weight("wo", H * D, C))
 
 
@@ -231,7 +231,7 @@ def spell_minus1e9():
 
 def spell_pad_causal():
     q, k, v = project()
-    keep = t.reshape(m.less(0.0, t.input("len", (B, N))), B, 1, 1, N)
+    keep = s.reshape(m.less(0.0, t.input("len", (B, N))), B, 1, 1, N)
     z = m.where(causal_mask(N), scores(q, k), -math.inf)
     return merge(matmul(softmax(m.where(keep, z, -math.inf)), v))
 
@@ -239,14 +239,14 @@ def spell_pad_causal():
 def spell_window():
     q, k, v = project()
     i = t.iota(N)
-    near = m.less(t.reshape(i, N, 1), t.reshape(i, 1, N) + 3) * causal_mask(N)
+    near = m.less(s.reshape(i, N, 1), s.reshape(i, 1, N) + 3) * causal_mask(N)
     return merge(matmul(softmax(m.where(near, scores(q, k), -math.inf)), v))
 
 
 def spell_alibi():
     q, k, v = project()
     i = t.cast(t.iota(N), t.float32)
-    bias = weight("slope", H, 1, 1) * (t.reshape(i, 1, N) - t.reshape(i, N, 1))
+    bias = weight("slope", H, 1, 1) * (s.reshape(i, 1, N) - s.reshape(i, N, 1))
     return merge(matmul(softmax(scores(q, k) + bias), v))
 
 
@@ -297,7 +297,7 @@ def spell_cross():
 
 def spell_packed():
     x = t.input("x", (B, N, C))
-    y = t.reshape(matmul(x, weight("w", C, 3 * H * D)), B, N, 3, H, D)
+    y = s.reshape(matmul(x, weight("w", C, 3 * H * D)), B, N, 3, H, D)
     y = s.permute(y, 2, 0, 3, 1, 4)
     q, k, v = (y[i] for i in range(3))
     return merge(matmul(softmax(scores(q, k)), v))

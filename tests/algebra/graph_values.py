@@ -16,7 +16,7 @@ def bind(x, symbols):
 
 
 def values_of(outputs, inputs, symbols=None):
-    """{node: array} for all nodes below the outputs."""
+    """{node: array} for all nodes below the outputs. inputs: by name; also by `Weight`."""
     out = {}
     with np.errstate(all="ignore"):
         for n in topo(outputs):
@@ -32,7 +32,7 @@ def _compute(n, x, attr, shape, inputs):
     if n.op == "input":
         return inputs[attr]
     if n.op == "weight":
-        return attr.array
+        return inputs.get(attr, attr.array)
     if n.op == "constant":
         return np.asarray(attr, numpy_dtype(n.dtype))
     if n.op == "iota":

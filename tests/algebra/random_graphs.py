@@ -14,14 +14,7 @@ from lambent.graph.dim import Dim, Refused, Undecided, evaluate, exact
 
 SIZES = (1, 2, 2, 3, 4, 4, 6)
 USUAL = {"rs": 4, "rt": 4, "rn": 5}
-OPTIONS = (
-    {},
-    {"reuse": True},
-    {"depth": 0},
-    {"depth": 3},
-    {"reuse": True, "depth": 2, "deep_first": False},
-    {"offer": False, "depth": 9},
-)
+OPTIONS = ({}, {"reuse": True})
 
 
 def exp2(x):
@@ -42,8 +35,8 @@ def softmax(x, axis=-1):
 
 
 def matmul(x, y):
-    a = t.reshape(x, *x.shape, 1)
-    b = t.reshape(y, *y.shape[:-2], 1, *y.shape[-2:])
+    a = s.reshape(x, *x.shape, 1)
+    b = s.reshape(y, *y.shape[:-2], 1, *y.shape[-2:])
     return total("sum", a * b, -2)
 
 
@@ -107,7 +100,7 @@ class Maker:
     def view(self, x):
         rng, r = self.rng, x.ndim
         if r == 0:
-            return s.expand(t.reshape(x, 1), rng.choice([2, 3]))
+            return s.expand(s.reshape(x, 1), rng.choice([2, 3]))
         d = rng.randrange(r)
         n, before, after = x.shape[d], x.shape[:d], x.shape[d + 1 :]
         kind = rng.choice(
@@ -131,20 +124,20 @@ class Maker:
             return s.permute(x, *rng.sample(range(r), r))
         if kind == "merge" and r > 1:
             d = rng.randrange(r - 1)
-            return t.reshape(x, *x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :])
+            return s.reshape(x, *x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :])
         if kind == "cut" and r < 5:
-            return t.reshape(x, *before, *rng.choice(self.cuts(n)), *after)
+            return s.reshape(x, *before, *rng.choice(self.cuts(n)), *after)
         if kind == "shuffle":
-            return t.reshape(x, *rng.sample(x.shape, r))
+            return s.reshape(x, *rng.sample(x.shape, r))
         if kind == "reshape":
             rest, out = x.size, []
             for _ in range(2):
                 a, rest = rng.choice(self.cuts(rest))
                 out.append(a)
-            return t.reshape(x, *rng.sample([*out, rest], 3))
+            return s.reshape(x, *rng.sample([*out, rest], 3))
         if kind == "round" and r > 1:
             y = s.permute(x, *rng.sample(range(r), r))
-            return t.reshape(t.reshape(y, y.size), *x.shape)
+            return s.reshape(s.reshape(y, y.size), *x.shape)
         if kind == "slice":
             a, b = rng.choice(self.offsets), rng.choice(self.offsets)
             step = rng.choice([1, 1, 2])
@@ -163,7 +156,7 @@ class Maker:
             return s.window(x, d, rng.choice([1, 2, 3]), rng.choice([1, 2]), rng.choice([1, 1, 2]))
         if kind == "expand" and r < 5:
             many = rng.choice([2, 3, self.sizes[4]])
-            return s.expand(t.reshape(x, *before, 1, n, *after), *before, many, n, *after)
+            return s.expand(s.reshape(x, *before, 1, n, *after), *before, many, n, *after)
         if kind == "cat":
             c = rng.choice([1, 2])
             t.at_least(n, c + 1) or self.refuse()
@@ -188,18 +181,18 @@ class Maker:
         for n in kept:
             choices = [i for i in free if shape[i] == n]
             if not choices:
-                return t.reshape(x, *shape) if x.size == prod(shape) else None
+                return s.reshape(x, *shape) if x.size == prod(shape) else None
             at.append(rng.choice(choices))
             free.remove(at[-1])
-        y = t.reshape(x, *kept)
+        y = s.reshape(x, *kept)
         order = sorted(range(len(at)), key=at.__getitem__)
         y = s.permute(y, *order) if order else y
-        return t.reshape(y, *[n if i in at else 1 for i, n in enumerate(shape)])
+        return s.reshape(y, *[n if i in at else 1 for i, n in enumerate(shape)])
 
     def along(self, x):
         i = self.rng.randrange(x.ndim)
         shape = [n if j == i else 1 for j, n in enumerate(x.shape)]
-        return t.reshape(t.iota(x.shape[i]), *shape), x.shape[i]
+        return s.reshape(t.iota(x.shape[i]), *shape), x.shape[i]
 
     def step(self):
         rng = self.rng
@@ -225,7 +218,7 @@ class Maker:
         if k < 0.66 and x.ndim >= 2:  # causal; rows that are masked everywhere happen
             q, n = x.shape[-2:]
             keep = m.less(
-                t.reshape(t.iota(n), 1, n), t.reshape(t.iota(q), q, 1) + rng.choice([1, 0])
+                s.reshape(t.iota(n), 1, n), s.reshape(t.iota(q), q, 1) + rng.choice([1, 0])
             )
             return softmax(m.where(keep, x, -math.inf))
         if k < 0.70 and x.shape:
@@ -242,8 +235,8 @@ class Maker:
         if k < 0.76 and x.ndim >= 2:
             z = self.pick()
             if z.ndim and z.shape[-1] == x.shape[-1]:
-                a = t.reshape(x, prod(x.shape[:-1]), x.shape[-1])
-                b = t.reshape(z, prod(z.shape[:-1]), z.shape[-1])
+                a = s.reshape(x, prod(x.shape[:-1]), x.shape[-1])
+                b = s.reshape(z, prod(z.shape[:-1]), z.shape[-1])
                 return matmul(a, swapped(b, 0)) * 0.5
             return None
         others = rng.sample(self.pool, min(4, len(self.pool)))

@@ -29,6 +29,7 @@ from lambent.algebra.saturate import Session, name_bits
 from lambent.algebra.translate import translate
 from lambent.functional import arithmetic as m
 from lambent.functional import indexing
+from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, values_in
 from lambent.graph.node import topo
@@ -137,7 +138,7 @@ def test_every_member_of_random_symbolic_graphs():
 def test_every_member_with_integers_and_casts():
     a, b = t.input("a", (3, 4), "int8"), t.input("b", (3, 4), "bool")
     x, h = t.input("x", (3, 4)), t.input("h", (3, 4), "float16")
-    wrapped = total("max", a * 100 + t.reshape(t.iota(3), 3, 1).astype("int8"), 1)
+    wrapped = total("max", a * 100 + s.reshape(t.iota(3), 3, 1).astype("int8"), 1)
     gated = total("sum", t.cast(b, "float32") * x, 1) * 3.0
     mixed = total("sum", t.cast(h, "float32") * x, 0)
     counts = total("sum", t.broadcast_to(t.cast(b[0], "int64"), (3, 4)), 0)

@@ -8,6 +8,7 @@ from random_graphs import matmul, random_graph, total
 
 from lambent.algebra.segments import cut
 from lambent.functional import arithmetic as m
+from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.node import Node, topo
 
@@ -20,12 +21,8 @@ def run(instances, segments, inputs, outputs):
         segment = by_key[instance.key]
         given = {f"x{i}": known[n] for i, n in enumerate(instance.inputs)}
         own = {n.attr.name: n for n in topo(segment.outputs) if n.op == "weight"}
-        kept = {n: n.attr.array for n in own.values()}
-        for i, n in enumerate(instance.weights):
-            own[f"w{i}"].attr.array = n.attr.array
+        given |= {own[f"w{i}"].attr: n.attr.array for i, n in enumerate(instance.weights)}
         values = values_of(segment.outputs, given)
-        for n, array in kept.items():
-            n.attr.array = array
         for mine, theirs in zip(segment.outputs, instance.outputs, strict=True):
             known[theirs] = values[mine]
     return [known[n] for n in outputs]
@@ -48,7 +45,7 @@ def encoder(layers):
         y = attention(x, f"{i}", 2, 4, 3, 2, 2, 2, causal=False)
         x = layer_norm(x + y, weight(f"{i}g", 3), weight(f"{i}b", 3))
         x = layer_norm(x + swiglu(x, f"{i}", 3, 4), weight(f"{i}h", 3), weight(f"{i}c", 3))
-    keep = t.reshape(t.cast(t.input("mask", (2, 4)) * 0.0 + 1.0, t.float32), 2, 4, 1)
+    keep = s.reshape(t.cast(t.input("mask", (2, 4)) * 0.0 + 1.0, t.float32), 2, 4, 1)
     return total("sum", x * keep, 1) * recip(total("sum", keep, 1))
 
 

@@ -25,7 +25,7 @@ BINDINGS = (
 )
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 200))
+@pytest.mark.parametrize("first", range(0, 1000, 200))
 def test_random_graphs(first):
     for seed in range(first, first + 200):
         outputs = random_graph(seed, steps=24)
@@ -35,7 +35,7 @@ def test_random_graphs(first):
         assert check_translation(tr, inputs, values) == [], seed
 
 
-@pytest.mark.parametrize("first", range(0, 240, 40))
+@pytest.mark.parametrize("first", range(0, 160, 40))
 def test_random_symbolic_graphs(first):
     for seed in range(first, first + 40):
         outputs = random_graph(seed, symbolic=True)
@@ -61,7 +61,7 @@ def agree(*outputs):
 
 def test_outputs_that_are_inputs_weights_views_and_constants():
     x, w = t.input("x", (2, 3)), weight("w", 3)
-    agree(x, w, s.permute(x, 1, 0), t.constant(2.5), t.reshape(t.iota(6), 2, 3))
+    agree(x, w, s.permute(x, 1, 0), t.constant(2.5), s.reshape(t.iota(6), 2, 3))
 
 
 def test_output_buffers_never_have_the_name_of_an_input():

@@ -16,8 +16,8 @@ import pytest
 
 from lambent.graph import views
 from lambent.graph.dim import Dim, Refused, Size, axis, evaluate, symbols_in
-from lambent.graph.prove import Prover, assume, minimum
 from lambent.graph.ops import VIEWS
+from lambent.graph.prove import Prover, assume, minimum
 from lambent.graph.views import reshape_groups, view_index, view_shape
 
 Shape = tuple[Size, ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lambent.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
 from lambent.functional.mathematics import as_float, exp, log
-from lambent.functional.shaping import flatten, moveaxis, unsqueeze
+from lambent.functional.shaping import as_axes, flatten, moveaxis, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
@@ -36,7 +36,7 @@ def sum(
     """The sum: `sum_reduce`. Bools and integers are summed as int64 unless a dtype is given."""
     x = as_tensor(x)
     x = cast(x, dtype if dtype is not None else x.dtype if x.dtype.is_float else int64)
-    return _over("sum_reduce", x, core.as_axes("sum", x, axis), keepdims)
+    return _over("sum_reduce", x, as_axes("sum", x, axis), keepdims)
 
 
 def max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -46,7 +46,7 @@ def max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
         ValueError: an axis that may be empty.
     """
     x = as_tensor(x)
-    return _over("max_reduce", x, core.as_axes("max", x, axis), keepdims)
+    return _over("max_reduce", x, as_axes("max", x, axis), keepdims)
 
 
 def min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -64,7 +64,7 @@ def min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def any(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True if any element is not 0: the maximum of bools. False where there is none."""
     x = cast(as_tensor(x), bool_)
-    axes = core.as_axes("any", x, axis)
+    axes = as_axes("any", x, axis)
     if 0 in (x.shape[i] for i in axes):
         out = constant(False, shape=tuple(s for i, s in enumerate(x.shape) if i not in axes))
         return _kept(out, x, axes, keepdims)
@@ -88,7 +88,7 @@ def _divided(x: Tensor, of: Tensor, axes: Sequence[int], less_by: float = 0) -> 
 def mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean: `sum / n`, in float32 where x is narrower, so that the sum does not overflow."""
     x = as_float(x)
-    axes = core.as_axes("mean", x, axis)
+    axes = as_axes("mean", x, axis)
     total = sum(cast(x, x.dtype.compute), axes, keepdims)
     return cast(_divided(total, x, axes), x.dtype)
 
@@ -99,7 +99,7 @@ def var(
     """The variance: `sum((x − mean)²) / (n − correction)`, in two passes; 0 is NumPy's correction,
     1 is PyTorch's. Without degrees of freedom it is NaN or inf, as there."""
     x = as_float(x)
-    axes = core.as_axes("var", x, axis)
+    axes = as_axes("var", x, axis)
     wide = cast(x, x.dtype.compute)
     centred = wide - mean(wide, axes, keepdims=True)
     total = sum(centred * centred, axes, keepdims)
@@ -120,7 +120,7 @@ def prod(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
         ValueError: a symbolic size, whose number of halvings is not known.
     """
     x = as_tensor(x)
-    axes = core.as_axes("prod", x, axis)
+    axes = as_axes("prod", x, axis)
     out = x if x.dtype.is_float else cast(x, int64)
     for axis_ in reversed(axes):
         out = _product(out, axis_)
@@ -186,7 +186,7 @@ def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
 def logsumexp(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """log Σ e^x without overflow: `log(sum(exp(x − max))) + max`; ±inf where the maximum is."""
     x = as_float(x)
-    axes = core.as_axes("logsumexp", x, axis)
+    axes = as_axes("logsumexp", x, axis)
     top = max(x, axes, keepdims=True)
     total = sum(exp(x - top), axes, keepdims=True)
     out = where(isinf(top), top, log(total) + top)

@@ -15,6 +15,17 @@ from lambent.graph.prove import maximum, minimum
 from lambent.graph.tensor import Tensor, as_axis, at_least, constant, describe, view
 
 
+def as_axes(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Distinct axes in ascending order; None means all."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    given = axis if isinstance(axis, Sequence) else (axis,)
+    axes = sorted(as_axis(op, x, a) for a in given)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"{op}: axis {axis} names one dim twice, of {describe(x)}")
+    return tuple(axes)
+
+
 def permute(x: Tensor, *axes: Any) -> Tensor:
     """Dim i of the result is dim axes[i] of x."""
     given = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
@@ -112,7 +123,7 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
     A symbolic dim is never taken for 1.
     """
-    axes = core.as_axes("squeeze", x, axis)
+    axes = as_axes("squeeze", x, axis)
     return view("reshape", x, tuple(s for i, s in enumerate(x.shape) if i not in axes or s != 1))
 
 
@@ -129,7 +140,7 @@ def unsqueeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
     """Reverse the order along the given axes (all by default)."""
-    axes = core.as_axes("flip", x, axis)
+    axes = as_axes("flip", x, axis)
     parts = [(s - 1, -1, s) if i in axes and s != 0 else (0, 1, s) for i, s in enumerate(x.shape)]
     return view("slice", x, tuple(parts)) if axes else x
 

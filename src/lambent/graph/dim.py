@@ -18,7 +18,7 @@ import math
 import operator
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -36,7 +36,6 @@ Term: TypeAlias = "tuple[int, Monomial]"
 Polynomial: TypeAlias = "dict[Monomial, int]"
 R = TypeVar("R")
 
-COMPOUND = ("div", "min", "max")  # kinds of atoms that are made of two sizes
 _KINDS: tuple[Kind, ...] = ("value", "axis", "div", "max", "min", "symbol")  # canonical order
 
 
@@ -61,7 +60,7 @@ class Atom:
     kind: Kind
     args: tuple[Any, ...]
     key: tuple[Any, ...] = field(repr=False)  # canonical order
-    inner: tuple[Atom, ...] = field(repr=False)  # the atoms inside it, at any depth
+    inner: frozenset[Atom] = field(repr=False)  # the atoms inside it, at any depth
 
     def dim(self) -> Dim:
         """The atom as an expression."""
@@ -83,12 +82,10 @@ def intern(kind: Kind, *args: Any) -> Atom:
     with _LOCK:
         atom = _ATOMS.get((kind, args))
         if atom is None:
-            inner: tuple[Atom, ...] = ()
-            key = args
-            if kind in COMPOUND:
-                inner = tuple({a: None for arg in args for a in _all_atoms(arg)})
-                key = tuple(size_key(arg) for arg in args)
-            elif kind == "value":  # the number only tells terms of two different tables apart
+            dims = [arg for arg in args if isinstance(arg, Dim)]
+            inner = frozenset[Atom]().union(*map(_all_atoms, dims))
+            key = tuple(size_key(arg) for arg in args) if dims else args
+            if kind == "value":  # the number only tells terms of two different tables apart
                 key = (args[0].id, next(_SERIAL))
             atom = _ATOMS[kind, args] = Atom(kind, args, (_KINDS.index(kind), key), inner)
         return atom
@@ -265,7 +262,11 @@ def _dim(polynomial: Polynomial) -> Dim:
 # ---- polynomials -----------------------------------------------------------------------------
 
 
-def _normal(polynomial: Polynomial) -> Size:
+def _total(products: Iterable[tuple[Monomial, int]]) -> Size:
+    """The sum of monomials with coefficients, of which several may be of one monomial."""
+    polynomial: Polynomial = {}
+    for m, c in products:
+        polynomial[m] = polynomial.get(m, 0) + c
     polynomial = {m: c for m, c in polynomial.items() if c}
     if any(polynomial):  # some monomial is not the empty one
         return _dim(polynomial)
@@ -274,11 +275,11 @@ def _normal(polynomial: Polynomial) -> Size:
 
 def _from_terms(terms: tuple[Term, ...]) -> Size:
     """Rebuild after pickling; atoms are sorted anew, as value terms may have new numbers."""
-    return _normal({_sorted(dict(m)): c for c, m in terms})
+    return _total((_sorted(dict(m)), c) for c, m in terms)
 
 
-def _polynomial(size: Size) -> Polynomial:
-    return size._polynomial if isinstance(size, Dim) else {(): size} if size else {}
+def _products(size: Size) -> Iterable[tuple[Monomial, int]]:
+    return size._polynomial.items() if isinstance(size, Dim) else [((), size)]
 
 
 def _sorted(powers: Mapping[Atom, int]) -> Monomial:
@@ -301,25 +302,15 @@ def degree(monomial: Monomial) -> int:
 
 def _add(a: Size, b: Size, k: int = 1) -> Size:
     """a + k·b"""
-    out = dict(_polynomial(a))
-    for m, c in _polynomial(b).items():
-        out[m] = out.get(m, 0) + k * c
-    return _normal(out)
+    return _total([*_products(a), *((m, k * c) for m, c in _products(b))])
 
 
 def _multiply(a: Size, b: Size) -> Size:
-    out: Polynomial = {}
-    for m, c in _polynomial(a).items():
-        for n, d in _polynomial(b).items():
-            product = _join(m, n)
-            out[product] = out.get(product, 0) + c * d
-    return _normal(out)
+    return _total((_join(m, n), c * d) for m, c in _products(a) for n, d in _products(b))
 
 
 def _join(m: Monomial, n: Monomial, sign: int = 1) -> Monomial:
     """m · n, or m / n where sign is −1 (with powers below 0 where n does not divide m)."""
-    if not n:
-        return m
     powers = dict(m)
     for atom, power in n:
         powers[atom] = powers.get(atom, 0) + sign * power
@@ -338,13 +329,13 @@ def leading(size: Size) -> Term:
 def divide(e: Size, n: Size) -> tuple[Size, Size]:
     """(q, r) with e = q·n + r as polynomials: long division; by an integer, term by term."""
     if isinstance(n, int):
-        q = _normal({m: c // n for m, c in _polynomial(e).items() if c % n == 0 or m == ()})
+        q = _total((m, c // n) for m, c in _products(e) if c % n == 0 or m == ())
         return q, e - n * q
     scale, lead = leading(n)
     for c, m in _by_degree(e):
         over = _join(m, lead, -1)
         if c % scale == 0 and all(power > 0 for _, power in over):
-            step = _normal({over: c // scale})
+            step = _total([(over, c // scale)])
             quotient, rest = divide(e - step * n, n)
             return quotient + step, rest
     return 0, e
@@ -359,19 +350,15 @@ def exact(e: Size, n: Size) -> Size | None:
 def common(*terms: Term) -> Size:
     """The greatest product of a number and atoms that divides all these terms."""
     powers = reduce(operator.and_, (Counter(dict(m)) for _, m in terms))
-    return _normal({_sorted(powers): math.gcd(*(c for c, _ in terms))})
+    return _total([(_sorted(powers), math.gcd(*(c for c, _ in terms)))])
 
 
 def split(e: Size, atom: Atom) -> tuple[Size, Size]:
     """(q, rest) with e = q·atom + rest, and no such atom in the terms of the rest."""
-    factor: Polynomial = {}
-    rest: Polynomial = {}
-    for m, c in _polynomial(e).items():
-        if any(a is atom for a, _ in m):
-            factor[_join(m, ((atom, 1),), -1)] = c
-        else:
-            rest[m] = c
-    return _normal(factor), _normal(rest)
+    one = ((atom, 1),)
+    factor = _total((_join(m, one, -1), c) for m, c in _products(e) if atom in dict(m))
+    rest = _total((m, c) for m, c in _products(e) if atom not in dict(m))
+    return factor, rest
 
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -390,13 +377,12 @@ def _by_degree(size: Size) -> list[Term]:
 
 def atoms_of(size: Size) -> list[Atom]:
     """The atoms of the terms themselves, in canonical order."""
-    found = dict.fromkeys(atom for m in _polynomial(size) for atom, _ in m)
-    return sorted(found, key=lambda atom: atom.key)
+    return sorted({a for m, _ in _products(size) for a, _ in m}, key=lambda atom: atom.key)
 
 
 def _all_atoms(size: Size) -> set[Atom]:
     """The atoms at any depth."""
-    return {a for m in _polynomial(size) for atom, _ in m for a in (atom, *atom.inner)}
+    return {a for m, _ in _products(size) for atom, _ in m for a in (atom, *atom.inner)}
 
 
 def axes_in(size: Size) -> frozenset[int]:

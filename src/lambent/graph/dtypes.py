@@ -80,17 +80,8 @@ def as_dtype(x: object) -> DType:
 
 def promote(a: DType, b: DType) -> DType:
     """The array API's promotion; an integer with a float gives the float (as PyTorch)."""
-    if a == b or b.kind == "b":
-        return a
-    if a.kind == "b":
-        return b
-    if a.kind == b.kind:
-        if a.itemsize == b.itemsize:
-            return float32  # float16 with bfloat16: neither holds the other
-        return a if a.itemsize > b.itemsize else b
-    if "f" in (a.kind, b.kind):
-        return a if a.kind == "f" else b
-    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
-    if signed.itemsize > unsigned.itemsize:
-        return signed
-    return {1: int16, 2: int32, 4: int64}[unsigned.itemsize]
+    if {a, b} == {float16, bfloat16}:
+        return float32  # neither holds the other
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    return DTYPES[np.promote_types(a.numpy, b.numpy).name]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from lambent.graph.dim import (
-    COMPOUND,
     Atom,
     Dim,
     Kind,
@@ -21,7 +20,6 @@ from lambent.graph.dim import (
     atoms_of,
     combine,
     common,
-    degree,
     divide,
     exact,
     intern,
@@ -117,7 +115,7 @@ class Prover:
     def _atom_interval(self, atom: Atom) -> Interval:
         if atom.kind == "value":
             return -UNBOUNDED, UNBOUNDED
-        if atom.kind not in COMPOUND:
+        if not atom.inner:
             low, high = self._range(atom)
             return low, max(self.interval(high)[1], 0)
         (a, b), (c, d) = (self.interval(arg) for arg in atom.args)
@@ -131,12 +129,12 @@ class Prover:
 
     def _range(self, atom: Atom) -> tuple[int, Size]:
         """Least and greatest value of a symbol or an axis."""
-        name = atom.args[0]
         if atom.kind == "symbol":
-            return symbol_range(name)
-        if isinstance(self._extents, Mapping):
-            return 0, self._extents.get(name, UNBOUNDED) - 1
-        return 0, (self._extents[name] if name < len(self._extents) else UNBOUNDED) - 1
+            return symbol_range(atom.args[0])
+        try:
+            return 0, self._extents[atom.args[0]] - 1
+        except LookupError:
+            return 0, UNBOUNDED
 
     # ---- proofs: eliminate one atom after the other ------------------------------------------
 
@@ -209,18 +207,15 @@ class Prover:
         for q in (0, -1, 1, least):  # q·n <= r < (q + 1)·n
             if self.ge0(r - q * n) and self.ge0((q + 1) * n - 1 - r):
                 return q
-        for c, m in terms_of(r):  # (x//a + y) // n  =  (x + a·y) // (a·n)
-            atom, power = m[0] if m else (None, 0)
-            if atom and atom.kind == "div" and c == power == len(m) == 1:
-                x, a = atom.args
-                if self.ge0(a * n - 1):
-                    return self.div(x + a * (r - atom.dim()), a * n)
+        for atom in (a for a in atoms_of(r) if a.kind == "div"):
+            (x, a), (factor, y) = atom.args, split(r, atom)
+            if factor == 1 and self.ge0(a * n - 1):  # (x//a + y) // n  =  (x + a·y) // (a·n)
+                return self.div(x + a * y, a * n)
         for g in self._radices(r, n):  # (g·x + y) // (g·m)  =  x // m,  where 0 <= y < g
-            outer = exact(n, g)
-            if outer is None or not self.ge0(outer - 1):
+            outer, (x, y) = exact(n, g), divide(r, g)
+            if outer is None or x == 0 or not self.ge0(outer - 1):
                 continue
-            x, y = divide(r, g)
-            if x != 0 and self.ge0(y) and self.ge0(g - 1 - y):
+            if self.ge0(y) and self.ge0(g - 1 - y):
                 return self.div(x, outer)
         scale, lead = leading(r)
         if lead and scale < 0:  # one form for x // n and −x // n
@@ -228,14 +223,10 @@ class Prover:
         return intern("div", r, n).dim()
 
     def _radices(self, r: Size, n: Size) -> list[Size]:
-        """By what r may split into digits, the largest first."""
+        """By what r may split into digits: what its terms share with n, and the extents in it."""
         found = [common(term, *terms_of(n)) for term in terms_of(r) if term[1]]
         found += [self._range(a)[1] + 1 for a in atoms_of(r) if a.kind == "axis"]
-
-        def smallness(g: Size) -> tuple[Any, ...]:
-            return -degree(leading(g)[1]), -max(c for c, _ in terms_of(g)), size_key(g)
-
-        return sorted((g for g in dict.fromkeys(found) if g not in (0, 1, n)), key=smallness)
+        return [g for g in dict.fromkeys(found) if g not in (0, 1, n)]
 
     def mod(self, e: Size, n: Size) -> Size:
         """e − n·floor(e / n): the sign of the divisor, as Python's."""

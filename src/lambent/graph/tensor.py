@@ -8,6 +8,7 @@ of these in `functional`; `functional.methods` says what of it is a method or an
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import reduce as fold
 from math import prod
@@ -78,10 +79,8 @@ class Tensor(Methods):
         )
 
     def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError(f"len() of a Tensor without dims ({describe(self)})")
-        if not isinstance(self.shape[0], int):
-            raise TypeError(f"len() of a symbolic size ({describe(self)}); use .shape[0]")
+        if not self.shape or not isinstance(self.shape[0], int):
+            raise TypeError(f"len() of {describe(self)}: the first dim is missing or symbolic")
         return self.shape[0]
 
     def __iter__(self) -> Any:
@@ -139,35 +138,23 @@ def as_axis(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
     return int(axis) % n
 
 
-def as_axes(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Distinct axes in ascending order; None means all."""
-    if axis is None:
-        return tuple(range(x.ndim))
-    given = axis if isinstance(axis, Sequence) else (axis,)
-    axes = sorted(as_axis(op, x, a) for a in given)
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"{op}: axis {axis} names one dim twice, of {describe(x)}")
-    return tuple(axes)
-
-
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
     """NumPy's broadcasting. A symbol is never 1, and equals only the same expression.
 
     Raises:
         ValueError: two sizes differ and neither is 1.
     """
-    rank = max((len(s) for s in shapes), default=0)
-    out: list[Size] = [1] * rank
-    for shape in shapes:
-        for i, size in enumerate(shape, rank - len(shape)):
-            if out[i] == 1:
-                out[i] = size
-            elif size not in (1, out[i]):
-                shown = " with ".join(str(list(s)) for s in shapes)
-                raise ValueError(
-                    f"{op}: cannot broadcast {shown}: {out[i]} and {size} differ and neither is 1"
-                )
-    return tuple(out)
+    out: list[Size] = []
+    for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
+        wide = next((size for size in sizes if size != 1), 1)
+        other = next((size for size in sizes if size not in (1, wide)), None)
+        if other is not None:
+            shown = " with ".join(str(list(s)) for s in shapes)
+            raise ValueError(
+                f"{op}: cannot broadcast {shown}: {wide} and {other} differ and neither is 1"
+            )
+        out.append(wide)
+    return tuple(out[::-1])
 
 
 # ---- sources ---------------------------------------------------------------------------------
@@ -275,13 +262,9 @@ def binary(op: str, x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         TypeError, ValueError: dtypes or shapes that do not go together.
     """
-    masks = op == "mul" and (_is_bool(x) or _is_bool(y))
+    masks = op == "mul" and any(isinstance(v, Tensor) and v.dtype == bool_ for v in (x, y))
     a, b = (as_tensor(x), as_tensor(y)) if masks else promoted(x, y)
     return _primitive(op, *broadcast(op, a, b))
-
-
-def _is_bool(x: TensorLike) -> bool:
-    return isinstance(x, Tensor) and x.dtype == bool_
 
 
 def _primitive(op: str, *xs: Tensor) -> Tensor:
@@ -352,9 +335,6 @@ def as_tensor(x: TensorLike, like: DType | None = None) -> Tensor:
     return tensor(x, like if isinstance(x, (bool, int, float)) else None)
 
 
-_RANK = {"b": 0, "i": 1, "u": 1, "f": 2}
-
-
 def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
     """The operands in their common dtype.
 
@@ -364,10 +344,8 @@ def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
     strong = [x if isinstance(x, (bool, int, float)) else as_tensor(x) for x in xs]
     given = [x.dtype for x in strong if isinstance(x, Tensor)]
     weak = [_weak_dtype(x) for x in strong if not isinstance(x, Tensor)]
-    dtype = fold(promote, given or weak)
-    for other in weak:
-        if _RANK[other.kind] > _RANK[dtype.kind]:
-            dtype = other
+    common = fold(promote, given or weak)
+    dtype = max((common, *weak), key=lambda d: "biuf".index(d.kind))  # the first of equal rank
     return tuple(cast(x, dtype) if isinstance(x, Tensor) else constant(x, dtype) for x in strong)
 
 

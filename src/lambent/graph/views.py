@@ -88,22 +88,16 @@ def _window(shape: Shape, attr: tuple[int, Size, Size, Size]) -> Shape:
     dim, size, stride, dilation = attr
     if not 0 <= dim < len(shape):
         raise ValueError(f"there is no dim {dim}")
-    _need(size - 1, "the size must be >= 1")
-    _need(stride - 1, "the stride must be >= 1")
-    _need(dilation - 1, "the dilation must be >= 1")
+    for what, number in (("size", size), ("stride", stride), ("dilation", dilation)):
+        _need(number - 1, f"the {what} must be >= 1")
     room = shape[dim] - (size - 1) * dilation - 1
     _need(room, f"the window is larger than dim {dim}")
     return (*shape[:dim], room // stride + 1, *shape[dim + 1 :], size)
 
 
-_SHAPES: dict[str, Callable[[Shape, Any], Shape]] = {
-    "permute": _permute,
-    "expand": _expand,
-    "reshape": _reshape,
-    "slice": _slice,
-    "pad": _pad,
-    "window": _window,
-}
+_SHAPES: dict[str, Callable[[Shape, Any], Shape]] = dict(
+    zip(VIEWS, (_permute, _expand, _reshape, _slice, _pad, _window), strict=True)
+)
 
 
 def _need_all_dims(shape: Shape, parts: Sequence[object]) -> None:
@@ -186,8 +180,6 @@ def view_index(
 
 def _reshape_index(source: Shape, shape: Shape, index: Shape, prover: Prover) -> Shape:
     out: list[Size] = [0] * len(source)
-    if prod(source) == 0:  # there is no element to read
-        return tuple(out)
     for i0, i1, j0, j1 in reshape_groups(source, shape):
         linear: Size = 0
         for j in range(j0, j1):

@@ -334,8 +334,8 @@ def empty_rows(n: int) -> Kernel:
     return b.kernel()
 
 
-s = Dim("s", 1, 96)
-z = Dim("z", 1, 40)
+s = Dim("kernels_s", 1, 96)
+z = Dim("kernels_z", 1, 40)
 HALF = float16
 
 CASES: dict[str, Callable[[], Kernel]] = {

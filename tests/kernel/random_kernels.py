@@ -7,13 +7,13 @@ from fractions import Fraction
 from functools import cache
 from random import Random
 
+from kernels import Build
+
 from lambent.algebra.term import Term, Terms
 from lambent.graph.dim import Dim, Size, axis, value
 from lambent.graph.dtypes import float32, float64, int64
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.kernel.rewrite import reindexed
-
-from .kernels import Build
 
 RAGGED = Dim("ragged", 1, 13)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from kernels import fold, gelu_chain, matmul
 
 from lambent.graph.dim import axis
 from lambent.graph.dtypes import bfloat16, bool_, float32
@@ -31,8 +32,6 @@ from lambent.kernel.tile import (
     Var,
     operands,
 )
-
-from .kernels import fold, gelu_chain, matmul
 
 Rewrite = Callable[[Any], Any]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import CASES, SYMBOLIC, data
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
@@ -18,8 +19,6 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split
 from lambent.kernel.tile import Schedule
-
-from .kernels import CASES, SYMBOLIC, data
 
 MORE = {f"{name}": f for name, f in {**CASES, **SYMBOLIC}.items()}
 
@@ -72,5 +71,8 @@ def test_lowered_kernel_means_what_its_terms_mean(name: str, data: Any) -> None:
     kernel = MORE[name]()
     symbols = {}
     if name in SYMBOLIC:
-        symbols = {"s": data.draw(st.integers(1, 96)), "z": data.draw(st.integers(1, 40))}
+        symbols = {
+            "kernels_s": data.draw(st.integers(1, 96)),
+            "kernels_z": data.draw(st.integers(1, 40)),
+        }
     run(kernel, random_schedule(kernel, data.draw), symbols)

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from lambent.backends.reference.kernel import evaluate, picked, sample_axes
-from lambent.backends.reference.tile import interpret
-from lambent.graph.dtypes import bool_, float32, int8, int32
-from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
-from lambent.kernel.tile import Schedule
-
-from .kernels import (
+from kernels import (
     CASES,
     Build,
     batched,
@@ -30,6 +22,13 @@ from .kernels import (
     maxima,
     split_fold,
 )
+
+from lambent.backends.reference.kernel import evaluate, picked, sample_axes
+from lambent.backends.reference.tile import interpret
+from lambent.graph.dtypes import bool_, float32, int8, int32
+from lambent.kernel.lower import lower
+from lambent.kernel.schedule import default_schedule
+from lambent.kernel.tile import Schedule
 
 
 def both(kernel: Any, inputs: dict[str, Any], tiles: Schedule | None = None) -> list[list[Any]]:

@@ -6,6 +6,9 @@ from random import Random
 
 import numpy as np
 import pytest
+from kernels import data
+from random_kernels import random_kernel
+from test_lower import compare
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
@@ -16,10 +19,6 @@ from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split
 from lambent.kernel.schedule import default_schedule, moves, sample
 from lambent.kernel.tile import Schedule
-
-from .kernels import data
-from .random_kernels import random_kernel
-from .test_lower import compare
 
 BLOCKS = [range(n, n + 20) for n in range(0, 160, 20)]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, logsumexp, matmul, softmax
+from test_lower import run
 
 from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
@@ -17,16 +19,13 @@ from lambent.kernel.schedule import default_schedule, moves, neighbours, sample
 from lambent.kernel.show import show
 from lambent.kernel.tile import For, Schedule
 
-from .kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, logsumexp, matmul, softmax
-from .test_lower import run
-
 EVERY = {**CASES, **SYMBOLIC}
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_first_guess_and_sampled_schedules_are_right(name: str) -> None:
     kernel = EVERY[name]()
-    symbols = {"s": 50, "z": 33}
+    symbols = {"kernels_s": 50, "kernels_z": 33}
     first = default_schedule(kernel)
     run(kernel, first, symbols)
     run(kernel, sample(first, moves(kernel), Random(name)), symbols)

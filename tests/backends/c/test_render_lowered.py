@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels import CASES, SYMBOLIC, data
 from programs import Library
 
-from kernel.kernels import CASES, SYMBOLIC, data
 from lambent.backends.c.target import Target, for_cpu
 from lambent.backends.cpu.features import detect
 from lambent.backends.reference.kernel import evaluate
@@ -63,7 +63,7 @@ def check(run: Library, kernels: Mapping[str, Kernel], seed: int) -> None:
     rng = random.Random(seed)
     for name, kernel in kernels.items():
         for _ in range(4 if name in SYMBOLIC else 1):
-            symbols = {"s": rng.randint(1, 96), "z": rng.randint(1, 40)}
+            symbols = {"kernels_s": rng.randint(1, 96), "kernels_z": rng.randint(1, 40)}
             inputs = data(kernel, seed, symbols)
             want = evaluate(kernel, inputs, symbols)
             given = [inputs[b.name] for b in kernel.inputs]

@@ -1,6 +1,0 @@
-"""Tests here share `tests/handmade.py`."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -104,7 +104,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A whole program: `load` runs once on the weights, `steps` on every run.
+    """A whole program: the steps of a run, in order.
 
     places:  of every buffer that a step names.
     blocks:  bytes of the arena's blocks, multiples of 64, as sizes over the symbols.
@@ -112,7 +112,6 @@ class Assembly:
     """
 
     steps: tuple[Step, ...]
-    load: tuple[Step, ...]
     places: Mapping[str, Place]
     blocks: tuple[Size, ...]
     symbols: tuple[str, ...]
@@ -128,10 +127,7 @@ class Library:
 
 
 class Executable(Protocol):
-    """An opened library. Both calls may run in several threads at once."""
-
-    def load(self, weights: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Run the load steps; their results are written into the weights made for them."""
+    """An opened library."""
 
     def run(
         self,
@@ -141,7 +137,7 @@ class Executable(Protocol):
         sizes: Sequence[int],
         arena_bytes: int,
     ) -> None:
-        """Run the program once; all arrays are contiguous."""
+        """Run the program once; several threads may. All arrays are contiguous."""
 
 
 class Batch(Protocol):

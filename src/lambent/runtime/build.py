@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lambent.graph.dim import Atom, Size, symbols_in
 from lambent.graph.prove import facts
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
-from lambent.runtime.program import Manifest, Program, Slot
+from lambent.runtime.program import Array, Manifest, Program, Slot
 from lambent.runtime.sizes import Symbol, Text
 
 
@@ -24,7 +24,7 @@ def build(
     form: str | tuple[str, ...] | None = None,
     explain: dict[str, Any] | None = None,
 ) -> Program:
-    """Assemble, compile and open a plan, and run its load steps.
+    """Run the load steps of a plan; assemble, compile and open the others.
 
     Args:
         form: how outputs are returned: "one", "tuple" or the names of a dict; by default "one" for
@@ -35,72 +35,62 @@ def build(
         ValueError: the plan breaks an invariant, or its inputs do not determine a symbol.
         BackendError: the code does not compile.
     """
+    plan = replace(plan, load=(), weights=plan.weights | _loaded(plan, backend))
     check(plan)
     symbols = _symbols(plan)
     assembly = assemble(plan)
     library = backend.assemble(assembly)
-    names = _outside(plan)
-    kept = [name for name in names["weight"] if name in _read(plan)]
 
-    def slots(names: Iterable[str]) -> tuple[Slot, ...]:
-        buffers = [plan.buffers[name] for name in names]
+    def names(kind: str) -> list[str]:
+        return [name for name, place in assembly.places.items() if place.kind == kind]
+
+    def slots(kind: str) -> tuple[Slot, ...]:
+        buffers = [plan.buffers[name] for name in names(kind)]
         return tuple(Slot(b.name, b.dtype.name, tuple(map(_text, b.shape))) for b in buffers)
 
     manifest = Manifest(
         backend.name,
         library.requires,
         tuple(symbols.values()),
-        slots(plan.inputs),
-        slots(names["output"]),
-        slots(kept),
+        slots("input"),
+        slots("output"),
+        slots("weight"),
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         _text(sum(assembly.blocks)),
         tuple(_text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
         explain or {},
     )
-    weights = [_weight(plan, name) for name in names["weight"]]
-    program = Program(manifest, library.image, weights[: len(kept)])
-    program.executable.load(weights)
-    return program
+    weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in names("weight")]
+    return Program(manifest, library.image, weights)
+
+
+def _loaded(plan: Plan, backend: Backend) -> dict[str, Array]:
+    """What the load steps make of the weights: they are a program of their own, run once."""
+    if not plan.load:
+        return {}
+    results = tuple(name for step in plan.load for name in step.writes)
+    read = {name for step in plan.load for name in step.reads}
+    weights = {name: array for name, array in plan.weights.items() if name in read}
+    buffers = {name: plan.buffers[name] for name in (*weights, *results)}
+    first = Plan(plan.load, (), buffers, tuple(weights), results, {})
+    return dict(build(first, backend, form=results)(**weights))
 
 
 def assemble(plan: Plan) -> Assembly:
-    """The program for a backend."""
+    """The steps of a plan for a backend, with places for all that they name."""
     memory = plan_memory(plan)
-    places = {name: Place("arena", *at) for name, at in memory.places.items()}
-    for kind, names in _outside(plan).items():
-        places |= {name: Place(kind, i) for i, name in enumerate(names)}
-    return Assembly(plan.steps, plan.load, places, memory.blocks, tuple(_symbols(plan)))
-
-
-def _read(plan: Plan) -> set[str]:
-    """The buffers that a run reads or returns."""
-    return {name for step in plan.steps for name in step.reads}.union(plan.outputs)
-
-
-def _outside(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The buffers outside of the arena by kind, numbered as the code receives them.
-
-    Outputs are those that steps write. Weights that only load steps read come last.
-    """
     written = {name for step in plan.steps for name in step.writes}
-    outputs = dict.fromkeys(name for name in plan.outputs if name in written)
-    weights = [*plan.weights, *(name for step in plan.load for name in step.writes)]
-    read = _read(plan)
-    return {
+    needed = {name for step in plan.steps for name in step.reads}.union(plan.outputs)
+    outside = {
         "input": plan.inputs,
-        "output": tuple(outputs),
-        "weight": tuple(sorted(weights, key=lambda name: name not in read)),
+        "output": dict.fromkeys(name for name in plan.outputs if name in written),
+        "weight": [name for name in plan.weights if name in needed],
     }
-
-
-def _weight(plan: Plan, name: str) -> np.ndarray[Any, Any]:
-    """A weight's array as the code wants it, or room for what a load step computes."""
-    if name in plan.weights:
-        return np.require(plan.weights[name], requirements=["C", "A"])
-    buffer = plan.buffers[name]
-    return np.empty([int(d) for d in buffer.shape], buffer.dtype.numpy)
+    places = {name: Place("arena", *at) for name, at in memory.places.items()}
+    for kind, names in outside.items():
+        places |= {name: Place(kind, i) for i, name in enumerate(names)}
+    return Assembly(plan.steps, places, memory.blocks, tuple(_symbols(plan)))
 
 
 def _text(size: Size) -> Text:
@@ -116,7 +106,7 @@ def _symbols(plan: Plan) -> dict[str, Symbol]:
     Raises:
         ValueError: one does not follow from the shapes of the inputs.
     """
-    kernels = [step.program.kernel for step in (*plan.load, *plan.steps)]
+    kernels = [step.program.kernel for step in plan.steps]
     sizes = [size for buffer in plan.buffers.values() for size in buffer.shape]
     missing = {s for size in sizes for s in symbols_in(size)}.union(*map(kernel_symbols, kernels))
     dims = {

@@ -47,16 +47,9 @@ def plan_of(
             step = Step(kernel.program, tuple(local[b.name] for b in kernel.buffers))
             (load if once else run).append(step)
         named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
+    inputs = tuple(n.attr for n in nodes if n.op == "input")
     results = tuple(named[n] for n in outputs)
-    used = {name for step in (*run, *load) for name in step.buffers}.union(results)
-    return Plan(
-        tuple(run),
-        tuple(load),
-        buffers,
-        tuple(dict.fromkeys(n.attr for n in nodes if n.op == "input")),
-        results,
-        {name: array for name, array in weights.items() if name in used},
-    )
+    return Plan(tuple(run), tuple(load), buffers, inputs, results, weights)
 
 
 def _fresh(name: str, taken: Container[str]) -> str:

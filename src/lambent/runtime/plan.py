@@ -32,27 +32,25 @@ class Plan:
 
 
 def check(plan: Plan) -> None:
-    """See that every buffer is written once, and before it is read.
+    """See that every buffer is written once, and before it is read; `load` has run before.
 
     Raises:
         ValueError: names the step and the buffer that break this.
     """
-    known = set(plan.weights)
-    for steps, more in ((plan.load, ()), (plan.steps, plan.inputs)):
-        known.update(more)
-        for number, step in enumerate(steps):
-            count = len(step.program.kernel.outputs) + len(step.program.kernel.inputs)
-            faults = [f"reads {n!r} before it is written" for n in step.reads if n not in known]
-            faults += [
-                f"writes {n!r}, which has a value already"
-                for n in step.writes
-                if n in known or step.writes.count(n) > 1
-            ]
-            if len(step.buffers) != count:
-                faults.append(f"{len(step.buffers)} buffers, its kernel has {count}")
-            if faults:
-                raise ValueError(f"step {number}: {faults[0]}")
-            known.update(step.writes)
+    known = {*plan.weights, *plan.inputs}
+    for number, step in enumerate(plan.steps):
+        count = len(step.program.kernel.outputs) + len(step.program.kernel.inputs)
+        faults = [f"reads {n!r} before it is written" for n in step.reads if n not in known]
+        faults += [
+            f"writes {n!r}, which has a value already"
+            for n in step.writes
+            if n in known or step.writes.count(n) > 1
+        ]
+        if len(step.buffers) != count:
+            faults.append(f"{len(step.buffers)} buffers, its kernel has {count}")
+        if faults:
+            raise ValueError(f"step {number}: {faults[0]}")
+        known.update(step.writes)
     for name in (*plan.inputs, *plan.outputs, *sorted(known)):
         if name not in known or name not in plan.buffers:
             raise ValueError(f"buffer {name!r} is not in the plan, or nothing writes it")

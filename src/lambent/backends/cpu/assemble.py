@@ -41,7 +41,7 @@ def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) ->
 
 
 def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
-    """A program's library: equal kernels once, then `lambent_run` and `lambent_load`."""
+    """A program's library: equal kernels once, then `lambent_run`."""
     names: dict[str, str] = {}  # rendered text under a common name → its own name
     parts = [prelude, RUNTIME]
 
@@ -60,16 +60,14 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
         )
 
     run = "".join(map(launch, assembly.steps))
-    load = "".join(map(launch, assembly.load))
     lines = [f"  int64_t block[{len(assembly.blocks) + 1}] = {{0}};\n"]
     for i, size in enumerate(assembly.blocks[:-1]):
         lines.append(f"  block[{i + 1}] = block[{i}] + {size_text(size, assembly.symbols)};\n")
-    head = (
-        "(void *const *input, void *const *output, void *const *weight, char *arena,\n"
-        "    const int64_t *size, int threads) {\n"
+    parts.append(
+        "int lambent_run(void *const *input, void *const *output, void *const *weight,\n"
+        "    char *arena, const int64_t *size, int threads) {\n"
+        f"{''.join(lines)}{run}  return 0;\n}}\n"
     )
-    parts.append(f"int lambent_run{head}{''.join(lines)}{run}  return 0;\n}}\n")
-    parts.append(f"int lambent_load{head}{load}  return 0;\n}}\n")
     return "\n".join(parts)
 
 

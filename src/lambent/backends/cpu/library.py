@@ -74,10 +74,6 @@ class Program:
         self._weights: tuple[Any, Any] = ((), pointers(()))
         self._threads = ctypes.c_int(features.threads())
 
-    def load(self, weights: Sequence[Array]) -> None:
-        none = pointers(())
-        self._library.lambent_load(none, none, pointers(weights), None, none, self._threads)
-
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
         sizes: Sequence[int], arena_bytes: int,

@@ -1,15 +1,20 @@
-"""What a tile program is likely to take: work that its loops really repeat, over the peak rates.
+"""What a tile program is likely to take: the work its loops really do, at the rates of one core.
 
-A bound counts every term once; a schedule may compute it anew in every tile of an outer loop. The
-model sees that. It orders what is measured; it never certifies.
+A bound counts every term once, at peak. The model sees what a schedule adds to that: values computed
+anew in every tile of an outer loop, operands packed again, loads that no vector can do at once, rows
+too few for the registers, tasks too few for the cores. It orders what is measured; it never certifies.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from lambent.backends.base import Calibration
-from lambent.graph.dim import axes_in, representative
+from lambent.graph.dim import Atom, Size, axes_in, representative, terms_of, values_in
+from lambent.graph.dtypes import DType
+from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate,
     Dot,
@@ -18,54 +23,160 @@ from lambent.kernel.tile import (
     Load,
     Map,
     Reduce,
+    Ref,
     Stmt,
     Store,
     TileProgram,
     Value,
+    Var,
     axes_of,
     operands,
 )  # fmt: skip
-from lambent.search.bound import MATH, rate
-from lambent.search.space import TRANSCENDENTAL
+from lambent.search.bound import byte_time, rate
 
-EFFICIENCY = 0.7  # of the peak, that well-scheduled code reaches
+# Vector operations of an elementwise op, where an add takes one; and of moving an element.
+OPS = {"exp2": 12.0, "log2": 18.0, "sin": 22.0, "recip": 6.0, "sqrt": 6.0, "mod": 12.0}
+MOVED, STRIDED, PACKED = 1.0, 10.0, 4.0  # contiguous; one lane at a time; into a product's panels
+PRODUCT = 0.85  # of the peak, that a product reaches in full register blocks
+ROWS = 6  # of such a block
+TASK = 2e-7  # seconds to hand a task to a core
+STEP = 2e-8  # seconds of a statement, however small its tile
 
 
 def likely_time(program: TileProgram, calibration: Calibration) -> float:
-    """Seconds of the program's arithmetic and loads, with what its loops repeat."""
-    sizes = {i: min(a.tile, max(1, representative(a.extent))) for i, a in program.axes.items()}
+    """Seconds of a run of the program at the representative sizes."""
+    return _Model(program, calibration).time()
 
-    def value(v: Value) -> float:
-        own: float = math.prod(sizes[i] for i in axes_of(v) if i in sizes)
-        match v:
-            case Map(op=op):
-                own *= MATH if op in TRANSCENDENTAL else 1.0
-            case Dot(axes=axes):
-                own *= 2 * math.prod(sizes[i] for i in axes)
-            case Reduce(axes=axes):
-                own *= math.prod(sizes[i] for i in axes)
-            case Load():
-                own *= 0.5
-            case _:
-                own = 0.0
-        below = sum(value(x) for x in operands(v))
-        return own / rate(calibration, v.dtype) + below
 
-    def body(stmts: tuple[Stmt, ...]) -> float:
+@dataclass(slots=True)
+class _Model:
+    program: TileProgram
+    calibration: Calibration
+    sizes: dict[int, int] = field(default_factory=dict)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def time(self) -> float:
+        self.sizes = {
+            i: min(a.tile, max(1, representative(a.extent))) for i, a in self.program.axes.items()
+        }
+        kernel = self.program.kernel
+        for b in (*kernel.inputs, *(o.buffer for o in kernel.outputs)):
+            shape = [representative(d) for d in b.shape]
+            self.strides[b.name] = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        arrays = [b for b in kernel.inputs if not b.weight] + [o.buffer for o in kernel.outputs]
+        moved = byte_time(float(sum(map(size_bytes, arrays))), self.calibration)
+        tasks, body = 1, self.program.body
+        while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
+            tasks, body = tasks * self.trips(body[0].axis), body[0].body
+        threads = self.calibration.threads
+        rounds = -(-tasks // threads)
+        return rounds * (self.body(body) + TASK) + moved + self.calibration.launch
+
+    def trips(self, i: int) -> int:
+        a = self.program.axes[i]
+        return -(-max(1, representative(a.extent)) // a.tile)
+
+    def body(self, stmts: Iterable[Stmt]) -> float:
+        """Seconds of one core."""
         seconds = 0.0
         for s in stmts:
             match s:
-                case For(axis=i, stop=stop):
-                    extent = max(1, representative(program.axes[i].extent))
-                    trips = -(-extent // program.axes[i].tile)
-                    part = 0.5 if axes_in(stop) else 1.0  # ends, or starts, where the mask does
-                    seconds += trips * part * body(s.body)
-                case Let(value=v) | Store(value=v):
-                    seconds += value(v)
+                case For(axis=i, stop=stop):  # ends, or starts, where a mask does
+                    share = 0.5 if axes_in(stop) else 1.0
+                    seconds += self.trips(i) * share * self.body(s.body)
+                case Var(axes=axes, dtype=dtype):
+                    seconds += STEP + self.volume(axes) / self.lanes(dtype)
+                case Let(value=v):
+                    seconds += STEP + self.statement(v, None)
+                case Store(value=v):
+                    seconds += STEP + self.statement(v, s)
                 case Accumulate(value=v, scale=scale):
-                    seconds += value(v) + (value(scale) if scale is not None else 0.0)
-                case _:
-                    pass
+                    seconds += STEP + self.statement(v, None)
+                    if scale is not None:
+                        seconds += self.volume(axes_of(v)) / self.lanes(v.dtype)
         return seconds
 
-    return body(program.body) / EFFICIENCY
+    def statement(self, v: Value, store: Store | None) -> float:
+        """The loops of one statement, vectorised along the axis that suits it best."""
+        if isinstance(v, Dot):
+            return self.product(v)
+        axes = axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset())
+        wide = [i for i in sorted(axes) if self.sizes[i] > 1] or [-1]
+        return min(self.along(i, v, store) for i in wide)
+
+    def along(self, lane: int, v: Value, store: Store | None) -> float:
+        seconds = self.value(lane, v)
+        if store is not None:
+            move = self.move(lane, store.buffer, store.index)
+            seconds += self.volume(axes_of(v)) * move / self.lanes(v.dtype)
+        if lane >= 0:  # lanes that a short axis leaves empty
+            n, width = self.sizes[lane], 8
+            seconds *= -(-n // width) * width / n
+        return seconds
+
+    def value(self, lane: int, v: Value) -> float:
+        match v:
+            case Map(op=op):
+                own = OPS.get(op, 1.0)
+            case Reduce():
+                own = 1.0
+            case Load(buffer=buffer, index=index):
+                own = self.move(lane, buffer, index)
+            case Ref():
+                own = 0.5 * MOVED
+            case _:
+                own = 0.0
+        axes = axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset())
+        below = sum(self.value(lane, x) for x in operands(v))
+        return own * self.volume(axes) / self.lanes(v.dtype) + below
+
+    def move(self, lane: int, buffer: str, index: tuple[Size, ...]) -> float:
+        """Vector operations an element of a load or store with lanes along an axis."""
+        stride = self.stride(lane, buffer, index)
+        return STRIDED if stride is None or stride > 1 else MOVED if stride else 0.1
+
+    def stride(self, lane: int, buffer: str, index: tuple[Size, ...]) -> int | None:
+        """Elements between neighbours along an axis; None where it is not constant."""
+        total = 0
+        for step, at in zip(self.strides[buffer], index, strict=True):
+            if any(lane in x.axes for x in values_in(at)):
+                return None
+            plain = {m[0][0].args[0]: c for c, m in terms_of(at) if _is_axis(m)}
+            if lane in plain:
+                total += step * plain[lane]
+            elif lane in axes_in(at):
+                return None
+        return abs(total)
+
+    def product(self, v: Dot) -> float:
+        a, b = axes_of(v.a), axes_of(v.b)
+        rows, columns = self.volume(a - b), self.volume(b - a)
+        depth, batch = self.volume(v.axes), self.volume((a & b) - v.axes)
+        last = max((i for i in b - a if self.sizes[i] > 1), default=-1)
+        padded = -(-columns // 8) * 8
+        few = max(1.0, ROWS / rows)  # each panel read serves few rows
+        work = batch * rows * padded * depth * 2 * few / PRODUCT
+        seconds = work / self.rate(v.dtype)
+        if isinstance(v.b, Load) and self.stride(last, v.b.buffer, v.b.index) != 1:
+            seconds += batch * columns * depth * PACKED / self.lanes(v.dtype)
+        return seconds
+
+    def volume(self, axes: Iterable[int]) -> float:
+        return float(math.prod(self.sizes[i] for i in axes))
+
+    def rate(self, dtype: DType) -> float:
+        """Operations a second of one core, an FMA being two."""
+        known = self.calibration.one.get(dtype.compute.name)
+        return known or rate(self.calibration, dtype) / self.calibration.threads
+
+    def lanes(self, dtype: DType) -> float:
+        """Elements a second of one core in simple vector operations."""
+        return self.rate(dtype) / 2
+
+
+def size_bytes(b: Buffer) -> int:
+    return math.prod(map(representative, b.shape)) * b.dtype.itemsize
+
+
+def _is_axis(monomial: tuple[tuple[Atom, int], ...]) -> bool:
+    return len(monomial) == 1 and monomial[0][0].kind == "axis" and monomial[0][1] == 1

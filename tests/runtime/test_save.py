@@ -95,7 +95,7 @@ def test_every_dtype_of_weights_is_kept(tmp_path: Path) -> None:
 
 def test_a_file_holds_no_pickle(saved: Path) -> None:
     with zipfile.ZipFile(saved) as archive:
-        assert sorted(archive.namelist()) == ["library", "manifest.json", "weights/0"]
+        assert sorted(archive.namelist()) == ["library", "manifest.json", "weights/0.npy"]
         assert json.loads(archive.read("manifest.json"))["version"] == 1
 
 

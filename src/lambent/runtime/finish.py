@@ -66,13 +66,13 @@ def variants(found: Found, keys: Sequence[str], most: int = 3) -> list[dict[str,
     """
     first = {key: region[0] for key, region in zip(keys, found.regions, strict=True)}
     others = [
-        (choice.seconds - region[0].seconds, i, choice)
-        for i, region in enumerate(found.regions)
+        first | {key: choice}
+        for key, region in zip(keys, found.regions, strict=True)
         for choice in region[1:]
         if choice.seconds < NEAR * region[0].seconds
     ]
-    others.sort(key=lambda o: o[:2])
-    return [first, *({**first, keys[i]: c} for _, i, c in others[: most - 1])]
+    others.sort(key=lambda choices: sum(c.seconds for c in choices.values()))
+    return [first, *others[: most - 1]]
 
 
 def time_whole(

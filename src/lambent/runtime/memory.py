@@ -25,11 +25,6 @@ class Memory:
     blocks: tuple[Size, ...]
     places: dict[str, tuple[int, int]]
 
-    @property
-    def total(self) -> Size:
-        """Bytes of the whole arena."""
-        return sum(self.blocks)
-
 
 def nbytes(plan: Plan, name: str) -> Size:
     """Bytes of a buffer, rounded up to the alignment."""

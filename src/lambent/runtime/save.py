@@ -1,4 +1,4 @@
-"""One file per program: a zip of a JSON manifest, the library, and the weights as raw bytes.
+"""One file per program: a zip of a JSON manifest, the library, and the weights as `.npy` files.
 
 No pickle and no compiler: reading it needs NumPy alone. A file is bound to the kind of CPU that its
 code was compiled for, and says so.
@@ -19,12 +19,11 @@ import numpy as np
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.backends.cpu.cache import replacing
 from lambent.graph.dtypes import DTYPES
-from lambent.runtime.program import Manifest, Program, Slot
+from lambent.runtime.program import Array, Manifest, Program, Slot
 from lambent.runtime.sizes import Symbol
 
 FORMAT = "lambent program"
 VERSION = 1
-CHUNK = 1 << 24  # bytes of a weight read at once
 
 
 class LoadError(ValueError):
@@ -42,8 +41,8 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
         archive.writestr("manifest.json", json.dumps(header))
         archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
         for i, array in enumerate(program.weights):
-            with archive.open(f"weights/{i}", "w", force_zip64=True) as member:
-                member.write(array.reshape(-1).view(np.uint8).data)
+            with archive.open(f"weights/{i}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def load(path: str | os.PathLike[str]) -> Program:
@@ -58,18 +57,16 @@ def load(path: str | os.PathLike[str]) -> Program:
             header = json.loads(archive.read("manifest.json"))
             _check_header(path, header)
             manifest = _manifest(header)
-            image = archive.read("library")
             weights = [_weight(archive, i, slot) for i, slot in enumerate(manifest.weights)]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
+            return Program(manifest, archive.read("library"), weights)
     except LoadError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
-        raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None
-    try:
-        return Program(manifest, image, weights)
     except BackendError as error:
         raise LoadError(f"{path}: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
+        raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None
 
 
 def _check_header(path: Any, header: Any) -> None:
@@ -93,14 +90,10 @@ def _manifest(header: dict[str, Any]) -> Manifest:
     return Manifest(**{f.name: parts.get(f.name, header[f.name]) for f in fields(Manifest)})
 
 
-def _weight(archive: zipfile.ZipFile, i: int, slot: Slot) -> np.ndarray[Any, Any]:
-    """The array of a weight, its bytes checked by the archive's checksum."""
-    array = np.empty(slot.at({}), DTYPES[slot.dtype].numpy)
-    found = archive.getinfo(f"weights/{i}").file_size
-    if found != array.nbytes:
-        raise KeyError(f"weights/{i} has {found} bytes, its shape {array.nbytes}")
-    raw = array.reshape(-1).view(np.uint8).data
-    with archive.open(f"weights/{i}") as member:
-        for at in range(0, found, CHUNK):
-            raw[at : at + CHUNK] = member.read(CHUNK)
-    return array
+def _weight(archive: zipfile.ZipFile, i: int, slot: Slot) -> Array:
+    """The array of a weight; the archive's checksum covers its bytes."""
+    with archive.open(f"weights/{i}.npy") as member:
+        found: Array = np.lib.format.read_array(member, allow_pickle=False)
+    if found.shape != slot.at({}):
+        raise ValueError(f"weight {i}: its shape is {found.shape}, not {slot}")
+    return found.view(DTYPES[slot.dtype].numpy)  # NumPy's format has no name for bfloat16

@@ -108,6 +108,7 @@ class Region:
     bounds: list[float]
     inside: list[int]  # reductions in each candidate
     models: dict[int, float] = field(default_factory=dict)
+    scale: float = 1.0  # measured over modelled times
     lower: float = 0.0
     best: Cover | None = None
     done: bool = False
@@ -244,6 +245,7 @@ class _Driver:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""
         with self.clock.phase("cover"):
             new = [k for k in range(len(r.forms)) if self._open(r, k)]
+            r.scale = self._scale(r)
             try:
                 optimistic = solve(r.problem, self.costs(r, self._bound))
             except ValueError:
@@ -283,10 +285,19 @@ class _Driver:
         tuned = self.known(r, k)
         name = text(default_schedule(tuned.form.kernel))
         try:
-            likely = likely_time(self.bench.program(tuned, name), self.calibration)
+            likely = self._likely_time(self.bench.program(tuned, name))
         except (ValueError, NotImplementedError):  # found again, and recorded, when it is measured
             return r.bounds[k]
         return max(likely, r.bounds[k])
+
+    def _likely_time(self, program: TileProgram) -> float:
+        return likely_time(program, self.calibration)
+
+    def _scale(self, r: Region) -> float:
+        """How much longer kernels of this segment take than the model says, by their median."""
+        known = [(self._time(r, k), m) for k, m in r.models.items()]
+        ratios = [t / m for t, m in known if 0 < t < math.inf and m > 0]
+        return min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
 
     def _new_kernels(
         self, r: Region, covers: list[Cover], new: set[int]
@@ -361,7 +372,7 @@ class _Driver:
     def _estimate(self, r: Region, k: int) -> float:
         """Likely seconds: by the model, or as measured, with hope while little is tried."""
         if self._open(r, k):
-            return r.models.get(k, r.bounds[k])
+            return max(r.models.get(k, 0.0) * r.scale, r.bounds[k])
         time, tuned = self._time(r, k), self.known(r, k)
         enough = ENOUGH if r.inside[k] > 1 else ENOUGH // 2
         if tuned.failed or len(tuned.outcomes) >= enough or r.stale.get(r.forms[k].text, 0):

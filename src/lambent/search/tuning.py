@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from lambent.search.canonical import Canonical
 from lambent.search.database import Database, sizes_text
 
 BATCH = 12  # schedules compiled together
+POOL = 3  # proposals that the model sees for each that is measured
 REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
@@ -131,6 +132,7 @@ class Bench:
     clock: Clock
     seed: int = 0
     cold: bool = False
+    likely: Callable[[TileProgram], float] | None = None  # orders what is tried
     limit: float = 10.0
     tuned: dict[str, Tuned] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
@@ -172,20 +174,28 @@ class Bench:
         self.limit = limit
         jobs: list[tuple[Tuned, str]] = []
         for tuned, count in wanted:
-            for schedule in tuned.proposals(count):
-                name = text(schedule)
-                try:
-                    self.program(tuned, name)
-                except (ValueError, NotImplementedError) as error:
-                    self._record(tuned, {name: Outcome("render", message=str(error))})
-                else:
-                    jobs.append((tuned, name))
+            jobs += [(tuned, name) for name in self._promising(tuned, count)]
         size = min(BATCH, max(1, -(-len(jobs) // 2)))
         batches = [jobs[i : i + size] for i in range(0, len(jobs), size)]
         for pair in (batches[i : i + 2] for i in range(0, len(batches), 2)):
             if deadline is not None and self.clock.elapsed() >= deadline:
                 break
             self._run(pair)
+
+    def _promising(self, tuned: Tuned, count: int) -> list[str]:
+        """Of several times as many proposals the likeliest; the first guess always comes first."""
+        more = count if self.likely is None else POOL * count
+        times: dict[str, float] = {}
+        for number, schedule in enumerate(tuned.proposals(more)):
+            name = text(schedule)
+            try:
+                program = self.program(tuned, name)
+            except (ValueError, NotImplementedError) as error:
+                self._record(tuned, {name: Outcome("render", message=str(error))})
+                continue
+            first = number == 0 and not tuned.outcomes
+            times[name] = 0.0 if first or self.likely is None else self.likely(program)
+        return sorted(times, key=lambda name: (times[name], name))[:count]
 
     def _run(self, batches: list[list[tuple[Tuned, str]]]) -> None:
         """Compile side by side, then measure with nothing else running."""

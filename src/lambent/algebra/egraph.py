@@ -7,22 +7,22 @@ depend on the graph alone, and the operands of `nodes[0]` have smaller numbers t
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from lambent.algebra.readout import Ranked, RawGraph, Row, rank, read_rows
-from lambent.algebra.saturate import MOST_AXES, Bits, Session, name_bits
+from lambent.algebra.names import mixed_radix
+from lambent.algebra.readout import Ref, Row, Rows, rank, read_rows
+from lambent.algebra.saturate import MOST_AXES, Session, applied
 from lambent.algebra.term import REDUCTIONS, Buffer
-from lambent.algebra.translate import Translation, translate
-from lambent.graph.dim import Dim, Size, axes_in, axis, symbols_in, value, values_in
+from lambent.algebra.translate import translate
+from lambent.graph.dim import Dim, Size, axes_in, symbols_in, value, values_in
 from lambent.graph.dtypes import DType
-from lambent.graph.node import Node, Weight
+from lambent.graph.node import Node
 from lambent.graph.prove import Prover, maximum, minimum, substitute
 
 
@@ -47,12 +47,14 @@ class ENode:
         return self.args[0] if self.op in REDUCTIONS else frozenset()
 
     @property
+    def index(self) -> tuple[Size, ...]:
+        """The index expressions of an `in` or a `val`."""
+        return self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
+
+    @property
     def below(self) -> tuple[int, ...]:
         """Operand classes, and those whose values are in an index."""
-        if self.op not in ("in", "val"):
-            return self.kids
-        index = self.args[1] if self.op == "in" else self.args
-        return tuple(ref.id for e in index for ref in values_in(e))
+        return (*self.kids, *(ref.id for e in self.index for ref in values_in(e)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,31 +120,10 @@ def saturate(
     translation = translate(outputs)
     if len(translation.extents) > MOST_AXES // 2:  # some may be cut in two
         translation = translate(outputs, reuse=True)
-    bits = name_bits(translation, split)
-    session = Session(translation, bits, finite_buffers(translation))
-    run = session.saturate(limit, seconds)
-    out = read(session, translation)
-    stats = replace(out.stats, rounds=run.rounds, saturated=run.saturated, rules=run.applied)
-    return replace(out, stats=replace(stats, seconds=time.monotonic() - start))
-
-
-def finite_buffers(translation: Translation) -> list[str]:
-    """Inputs, which are taken for finite, and the weights that are."""
-    return [
-        name
-        for name, node in translation.sources.items()
-        if node.dtype.is_float and (node.op == "input" or is_finite(node.attr))
-    ]
-
-
-_FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
-
-
-def is_finite(weight: Weight) -> bool:
-    """True if no element is infinite or NaN. Looked at once."""
-    if weight not in _FINITE:
-        _FINITE[weight] = bool(np.isfinite(weight.array).all())
-    return _FINITE[weight]
+    session = Session(translation, split)
+    session.saturate(limit, seconds)
+    found = read(session)
+    return replace(found, stats=replace(found.stats, seconds=time.monotonic() - start))
 
 
 def count_programs(saturated: Saturated) -> int:
@@ -160,114 +141,91 @@ def count_programs(saturated: Saturated) -> int:
 # ---- read-out --------------------------------------------------------------------------------
 
 
-def read(session: Session, translation: Translation) -> Saturated:
-    """The plain data of an e-graph."""
-    raw = read_rows(session)
-    ranked = rank(raw)
-    reached = _reachable(raw, ranked)
-    number = {c: i for i, c in enumerate(sorted(reached, key=ranked.rank.__getitem__))}
-    builder = _Builder(raw, ranked, number, session.bits)
-    classes = {number[c]: builder.eclass(c) for c in sorted(reached, key=number.__getitem__)}
-    classes = _mark_weights(classes, translation.buffers, session.bits.extents)
+def read(session: Session) -> Saturated:
+    """The plain data of an e-graph. The seconds are for the caller to tell."""
+    translation, extents = session.translation, session.bits.extents
+    rows = read_rows(session)
+    best = rank(rows)
+    meaning = _meaning(rows, best, Prover(extents))
+    classes: dict[int, EClass] = {}
+    for c, ref in meaning.items():
+        if isinstance(ref, ClassRef):
+            members = _members(rows.nodes[c], best[c])
+            nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members))
+            classes[ref.id] = EClass(nodes, rows.free[c], rows.dtype[c], False)
+    classes = _mark_weights(classes, translation.buffers, extents)
+
+    def rename(e: Size) -> Size:
+        """An index over axes of the translation, over bits."""
+        bits = session.bits.of
+        return substitute(
+            e, lambda a: mixed_radix(bits[a.args[0]], extents) if a.kind == "axis" else None
+        )
+
     roots = tuple(
         Root(
             root.buffer.name,
-            number[raw.roots[i]],
-            tuple(builder.rename(e) for e in root.index),
+            meaning[c].id,
+            tuple(map(rename, root.index)),
             root.buffer.shape,
             root.buffer.dtype,
             root.output,
         )
-        for i, root in enumerate(translation.roots)
+        for root, c in zip(translation.roots, rows.roots, strict=True)
     )
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
-    stats = Stats(e_nodes, len(classes), 0, False, 0.0, {})
-    return Saturated(classes, dict(enumerate(session.bits.extents)), roots, buffers, stats)
+    rules = applied(session.matches)
+    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, 0.0, rules)
+    return Saturated(classes, dict(enumerate(extents)), roots, buffers, stats)
 
 
-def _reachable(raw: RawGraph, ranked: Ranked) -> set[Any]:
-    """Classes of terms below the roots."""
-    seen: set[Any] = set()
-    stack = list(raw.roots)
+def _members(nodes: list[Row], first: Row) -> list[Row]:
+    """Those whose operands all have members, the smallest first."""
+    found = [n for n in nodes if n.rank is not None]
+    return sorted(found, key=lambda n: (n is not first, n.op, n.key, n.rank))
+
+
+def _meaning(rows: Rows, best: dict[Ref, Row], prover: Prover) -> dict[Ref, Any]:
+    """Of all that the roots need, in order: numbers of classes, sizes of index expressions."""
+    needed: set[Ref] = set()
+    stack = list(rows.roots)
     while stack:
         c = stack.pop()
-        if c in seen:
-            continue
-        seen.add(c)
-        for row in raw.nodes[c]:
-            if row.rank:
-                for k in row.kids:
-                    stack.extend((k,) if k in raw.dtype else ranked.terms_below(k))
-    return seen
+        if c not in needed:
+            needed.add(c)
+            members = _members(rows.nodes[c], best[c]) if c in rows.dtype else [best[c]]
+            stack += [k for n in members for k in n.kids]
+    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": prover.div}
+    out: dict[Ref, Any] = {}
+    number = itertools.count()
+    for c, n in best.items():
+        if c in needed and c in rows.dtype:
+            out[c] = ClassRef(next(number))
+        elif c in needed:
+            out[c] = build[n.op](*n.args, *(out[k] for k in n.kids))
+    return out
 
 
-class _Builder:
-    """Rows to nodes: index classes become sizes, by their smallest members."""
+_SIZES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("Ax", "IC", "IS"), lambda e: e),
+    **dict.fromkeys(("IMul", "IMulI"), operator.mul),
+    "IAdd": operator.add,
+    "IMin": minimum,
+    "IMax": maximum,
+    "IOf": value,
+    "Nil": lambda: (),
+    "Cons": lambda e, index: (e, *index),
+}
 
-    def __init__(self, raw: RawGraph, ranked: Ranked, number: dict[Any, int], bits: Bits) -> None:
-        self._raw, self._ranked, self._number, self._bits = raw, ranked, number, bits
-        self._prover = Prover(bits.extents)
-        self._sizes: dict[Any, Size] = {}
 
-    def eclass(self, c: Any) -> EClass:
-        best = self._ranked.best[c]
-        rows = [n for n in self._raw.nodes[c] if n.rank]
-        rows.sort(key=lambda n: (n is not best, n.op, n.key, n.rank))
-        nodes = tuple(self._node(n) for n in rows)
-        return EClass(nodes, self._raw.free[c], self._raw.dtype[c], False)
-
-    def _node(self, n: Row) -> ENode:
-        if n.op == "in":
-            return ENode("in", (n.args[0], self._list(n.kids[0])), ())
-        if n.op == "val":
-            return ENode("val", (self._size(n.kids[0]),), ())
-        if n.op == "count":
-            return ENode("val", n.args, ())
-        number = self._number
-        return ENode(n.op, n.args, tuple(number[k] for k in n.kids))
-
-    def _list(self, c: Any) -> tuple[Size, ...]:
-        out = []
-        node = self._ranked.best[c]
-        while node.op == "Cons":
-            out.append(self._size(node.kids[0]))
-            node = self._ranked.best[node.kids[1]]
-        return tuple(out)
-
-    def _size(self, c: Any) -> Size:
-        if c not in self._sizes:
-            self._sizes[c] = self._build_size(self._ranked.best[c])
-        return self._sizes[c]
-
-    def _build_size(self, n: Row) -> Size:
-        if n.op == "IOf":
-            return value(ClassRef(self._number[n.kids[0]]))
-        if n.op in ("Ax", "IC", "IS"):
-            size: Size = n.args[0]
-            return size
-        a, *rest = (self._size(k) for k in n.kids)
-        if n.op == "IMul":
-            return int(n.args[0]) * a
-        (b,) = rest
-        if n.op == "IAdd":
-            return a + b
-        if n.op == "IMulI":
-            return a * b
-        if n.op == "IDiv":
-            return self._prover.div(a, b)
-        return minimum(a, b) if n.op == "IMin" else maximum(a, b)
-
-    def rename(self, e: Size) -> Size:
-        """An index over axes of the translation, over bits."""
-        return substitute(e, lambda a: self.bit_index(a.args[0]) if a.kind == "axis" else None)
-
-    def bit_index(self, a: int) -> Size:
-        e: Size = 0
-        for b in self._bits.of[a]:
-            e = e * self._bits.extents[b] + axis(b)
-        return e
+def _node(n: Row, meaning: dict[Ref, Any]) -> ENode:
+    """An index is an argument, a class an operand."""
+    below = [meaning[k] for k in n.kids]
+    args = (*n.args, *(x for x in below if not isinstance(x, ClassRef)))
+    kids = tuple(x.id for x in below if isinstance(x, ClassRef))
+    return ENode("val" if n.op == "count" else n.op, args, kids)
 
 
 def _mark_weights(
@@ -275,26 +233,19 @@ def _mark_weights(
 ) -> dict[int, EClass]:
     """Set `weights_only`: some member reads nothing but weights, and no symbol is in it."""
     symbolic = frozenset(i for i, n in enumerate(extents) if isinstance(n, Dim))
-    known: set[int] = set()
-    before = -1
-    while before < len(known):
-        before = len(known)
-        for c, eclass in classes.items():
-            if c not in known and any(
-                known.issuperset(n.below) and _fixed(n, buffers, symbolic) for n in eclass.nodes
-            ):
-                known.add(c)
-    return {c: replace(e, weights_only=True) if c in known else e for c, e in classes.items()}
 
-
-def _fixed(node: ENode, buffers: dict[str, Buffer], symbolic: frozenset[int]) -> bool:
-    """True if the node itself reads no input and no symbol."""
-    if node.op == "in":
-        index = node.args[1]
-        if not buffers[node.args[0]].weight:
+    def fixed(n: ENode) -> bool:
+        """The node itself reads no input and no symbol."""
+        if n.op == "in" and not buffers[n.args[0]].weight:
             return False
-    else:
-        index = node.args if node.op == "val" else ()
-    if node.axes & symbolic:
-        return False
-    return not any(symbols_in(e) or axes_in(e) & symbolic for e in index)
+        axes = n.axes.union(*map(axes_in, n.index))
+        return axes.isdisjoint(symbolic) and not any(map(symbols_in, n.index))
+
+    known: set[int] = set()
+    while new := {
+        c
+        for c, e in classes.items()
+        if c not in known and any(known.issuperset(n.below) and fixed(n) for n in e.nodes)
+    }:
+        known |= new
+    return {c: replace(e, weights_only=c in known) for c, e in classes.items()}

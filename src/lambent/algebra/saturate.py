@@ -6,26 +6,34 @@ no version stops inside a step, and each e-graph stays in the thread that made i
 
 from __future__ import annotations
 
+import functools
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 from egglog.bindings import EGraph
 
 from lambent.algebra.facts import DECLARATIONS, fact_rules
-from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE, Rule
+from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term, walk
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import Size, terms_of
+from lambent.graph.dim import Atom, Monomial, Size, axes_in, terms_of
+from lambent.graph.node import Weight
 from lambent.graph.prove import Prover
 
-HEAD = {op: op.capitalize() for op in (*UNARY, *BINARY, *REDUCTIONS) if op != "cast"}
-"""The head in the e-graph of each operation that has operands alone, and axes."""
+HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINARY, *REDUCTIONS)} | {
+    "const": "C"
+}
+"""The head in the e-graph of each operation of a term."""
+TYPED = ("const", "inf", "nan", "cast")
+"""Operations that have the number of their dtype as a last argument."""
 
-_PARSED_AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
+_AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
 MOST_AXES = 62
 
 
@@ -41,15 +49,6 @@ class Bits:
         return sum(1 << b for a in axes for b in self.of[a])
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What saturation did: rounds, whether a fixpoint was reached, matches of each rule."""
-
-    rounds: int
-    saturated: bool
-    applied: dict[str, int]
-
-
 def name_bits(translation: Translation, split: int) -> Bits:
     """A bit for every axis that occurs; reduced axes are cut in up to `split` parts.
 
@@ -59,7 +58,7 @@ def name_bits(translation: Translation, split: int) -> Bits:
     terms = list(walk(*_all_terms(translation)))
     reduced = frozenset[int]().union(*(t.axes for t in terms))
     used = reduced.union(*(t.free for t in terms))
-    used = used.union(*(_axes(e) for root in translation.roots for e in root.index))
+    used = used.union(*(axes_in(e) for root in translation.roots for e in root.index))
     of: dict[int, tuple[int, ...]] = {}
     extents: list[Size] = []
     cuts = []
@@ -78,97 +77,100 @@ def name_bits(translation: Translation, split: int) -> Bits:
 
 
 def _parts(extent: Size, split: int) -> int:
+    """The most equal parts, of those allowed; 1 for none."""
     if not isinstance(extent, int):
         return 1
     return max((d for d in range(1, min(split, extent - 1) + 1) if extent % d == 0), default=1)
 
 
-def _axes(e: Size) -> frozenset[int]:
-    return frozenset(a.args[0] for _, m in terms_of(e) for a, _ in m if a.kind == "axis")
-
-
 def _all_terms(translation: Translation) -> list[Term]:
-    return [root.term for root in translation.roots] + [
-        t for pair in translation.alternatives for t in pair
-    ]
+    pairs = translation.alternatives
+    return [root.term for root in translation.roots] + [t for pair in pairs for t in pair]
+
+
+_FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
+
+
+def is_finite(weight: Weight) -> bool:
+    """True if no element is infinite or NaN. Looked at once."""
+    if weight not in _FINITE:
+        _FINITE[weight] = bool(np.isfinite(weight.array).all())
+    return _FINITE[weight]
 
 
 class Session:
-    """One e-graph: the table, the facts, and the terms of one translation."""
+    """One e-graph: the table, the facts, and the terms of one translation.
 
-    def __init__(
-        self,
-        translation: Translation,
-        bits: Bits,
-        finite: Iterable[str],
-        rules: Sequence[Rule] = TABLE + SUBSTITUTION,
-    ) -> None:
+    After `saturate`: the rounds, whether they reached a fixpoint, and the matches of every rule.
+    """
+
+    def __init__(self, translation: Translation, split: int = 0) -> None:
+        self.translation = translation
         self.egraph = EGraph()
-        self.bits = bits
+        self.bits = name_bits(translation, split)
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
-        self._names: dict[Term, str] = {}
-        empty = sum(1 << b for b, n in enumerate(bits.extents) if not Prover().ge0(n - 1))
-        self._lines(DECLARATIONS)
-        splits = SPLITS if bits.cuts else ()
-        self._lines(fact_rules(empty))
-        self._lines([rule.text(empty) for rule in (*rules, *splits)])
-        self._lines([f"(cut {o} {i})" for o, i in bits.cuts])
-        self._lines(
-            [
-                f"(set (holds {self._string(b.name)}) {CODE[b.dtype]})"
-                for b in translation.buffers.values()
-            ]
-        )
-        self._lines([f"(finite_buffer {self._string(name)})" for name in finite])
-        self._lines(list(self._terms(translation)))
+        self.rounds, self.saturated = 0, False
+        self.matches: Counter[str] = Counter()
+        rules = (*TABLE, *SUBSTITUTION, *(SPLITS if self.bits.cuts else ()))
+        sizes = enumerate(self.bits.extents)
+        empty = sum(1 << b for b, n in sizes if not Prover().ge0(n - 1))
+        lines = [*DECLARATIONS, *fact_rules(empty), *(rule.text(empty) for rule in rules)]
+        lines += [*self._told(), *self._terms()]
+        for i in range(0, len(lines), _AT_ONCE):
+            self.run("\n".join(lines[i : i + _AT_ONCE]))
 
     def run(self, text: str) -> list[Any]:
         return list(self.egraph.run_program(*self.egraph.parse_program(text)))
 
-    def _lines(self, lines: Sequence[str]) -> None:
-        for i in range(0, len(lines), _PARSED_AT_ONCE):
-            self.run("\n".join(lines[i : i + _PARSED_AT_ONCE]))
-
     # ---- terms in ----------------------------------------------------------------------------
 
-    def _terms(self, translation: Translation) -> Iterator[str]:
-        narrow = set()
-        for term in walk(*_all_terms(translation)):
-            name = self._names[term] = f"$t{term.id}"
-            yield f"(let {name} {self._text(term)})"
-            if term.op == "in" and translation.buffers[term.args[0]].weight:
-                yield f"(wonly {name})"
-            if term.op == "cast" and term.kids[0].op == "val" and term.dtype.is_integer:
-                narrow.add(term.dtype)
-        for dtype in sorted(narrow, key=CODE.__getitem__):
+    def _told(self) -> Iterator[str]:
+        """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
+        for outer, inner in self.bits.cuts:
+            yield f"(cut {outer} {inner})"
+        terms = walk(*_all_terms(self.translation))
+        narrow = {t.dtype for t in terms if t.op == "cast" and t.kids[0].op == "val"}
+        for dtype in (d for d in CODE if d in narrow and d.is_integer):
             top = 2 ** (8 * dtype.itemsize - (dtype.kind == "i"))
             for bit, extent in enumerate(self.bits.extents):
                 if Prover().ge0(top - extent):
                     yield f"(fits {1 << bit} {CODE[dtype]})"
-        for t, u in translation.alternatives:
-            yield f"(union {self._names[t]} {self._names[u]})"
-        for i, root in enumerate(translation.roots):
-            yield f"(let $root{i} {self._names[root.term]})"
+        for buffer in self.translation.buffers.values():
+            yield f"(set (holds {self._string(buffer.name)}) {CODE[buffer.dtype]})"
+        for name, n in self.translation.sources.items():
+            if n.dtype.is_float and (n.op == "input" or is_finite(n.attr)):
+                yield f"(finite_buffer {self._string(name)})"
+
+    def _terms(self) -> Iterator[str]:
+        buffers = self.translation.buffers
+        for term in walk(*_all_terms(self.translation)):
+            yield f"(let {_name(term)} {self._text(term)})"
+            if term.op == "in" and buffers[term.args[0]].weight:
+                yield f"(wonly {_name(term)})"
+        for t, u in self.translation.alternatives:
+            yield f"(union {_name(t)} {_name(u)})"
+        for i, root in enumerate(self.translation.roots):
+            yield f"(let $root{i} {_name(root.term)})"
 
     def _text(self, term: Term) -> str:
-        code = CODE[term.dtype]
-        kids = " ".join(self._names[k] for k in term.kids)
+        args = [str(a) for a in term.args]
         if term.op == "in":
-            index = "(Nil)"
-            for e in reversed(term.args[1]):
-                index = f"(Cons {self._index(e)} {index})"
-            return f"(In {self._string(term.args[0])} {index})"
-        if term.op == "const":
+            buffer, index = term.args
+            items = [self._index(e) for e in index]
+            args = [self._string(buffer), _nest("Cons", [*items, "(Nil)"])]
+        elif term.op == "const":
             r, k = term.args
-            return f"(C {_rational(r)} {k} {code})"
-        if term.op in ("inf", "nan"):
-            return f"(Inf {term.args[0]} {code})" if term.op == "inf" else f"(Nan {code})"
-        if term.op == "val":
-            return f"(Val {self._index(term.args[0])})"
-        if term.op == "cast":
-            return f"(Cast {code} {kids})"
-        axes = f"{self.bits.mask(term.axes)} " if term.axes else ""
-        return f"({HEAD[term.op]} {axes}{kids})"
+            args = [
+                f'(bigrat (from-string "{r.numerator}") (from-string "{r.denominator}"))',
+                str(k),
+            ]
+        elif term.op == "val":
+            args = [self._index(term.args[0])]
+        elif term.axes:
+            args = [str(self.bits.mask(term.axes))]
+        if term.op in TYPED:
+            args.append(str(CODE[term.dtype]))
+        return f"({' '.join((HEAD[term.op], *args, *map(_name, term.kids)))})"
 
     def _string(self, name: str) -> str:
         if name not in self.strings:
@@ -177,66 +179,58 @@ class Session:
 
     def _index(self, e: Size) -> str:
         """Sums and products nest to the right; symbols come before axes in a product."""
-        parts = []
-        for c, monomial in terms_of(e):
-            factors = [self._atom(a) for a, power in monomial for _ in range(power)]
-            if not factors:
-                parts.append(f"(IC {c})")
-                continue
-            text = factors.pop()
-            while factors:
-                text = f"(IMulI {factors.pop()} {text})"
-            parts.append(text if c == 1 else f"(IMul {c} {text})")
-        text = parts.pop() if parts else "(IC 0)"
-        while parts:
-            text = f"(IAdd {parts.pop()} {text})"
-        return text
+        return _nest("IAdd", [self._product(c, m) for c, m in terms_of(e)] or ["(IC 0)"])
 
-    def _atom(self, atom: Any) -> str:
+    def _product(self, c: int, monomial: Monomial) -> str:
+        factors = [self._atom(a) for a, power in monomial for _ in range(power)]
+        if not factors:
+            return f"(IC {c})"
+        text = _nest("IMulI", factors)
+        return text if c == 1 else f"(IMul {c} {text})"
+
+    def _atom(self, atom: Atom) -> str:
         if atom.kind == "symbol":
             return f"(IS {self._string(atom.args[0])})"
         if atom.kind == "axis":
             return f"(Ax {self.bits.mask(atom.args)})"
         if atom.kind == "value":
-            return f"(IOf {self._names[atom.args[0]]})"
-        head = {"div": "IDiv", "min": "IMin", "max": "IMax"}[atom.kind]
-        return f"({head} {' '.join(self._index(x) for x in atom.args)})"
+            return f"(IOf {_name(atom.args[0])})"
+        return f"(I{atom.kind.capitalize()} {' '.join(map(self._index, atom.args))})"
 
     # ---- saturation --------------------------------------------------------------------------
 
-    def saturate(self, limit: int, seconds: float, rounds: int = 40) -> Run:
+    def saturate(self, limit: int, seconds: float, rounds: int = 40) -> None:
         """Rounds of all rules until nothing changes, or a limit is passed.
 
         limit: e-nodes; seconds: of time. Both are looked at between rounds.
         """
         start = time.monotonic()
-        applied: dict[str, int] = {}
         self.run("(run-schedule (saturate (run facts)))")
-        for done in range(1, rounds + 1):
+        while self.rounds < rounds and not self.saturated:
             (step,) = self.run("(run-schedule (run algebra) (saturate (run facts)))")
-            for rule, matches in step.report.num_matches_per_rule.items():
-                if not rule.startswith("("):
-                    applied[rule] = applied.get(rule, 0) + matches
-            if not step.report.updated:
-                return Run(done, True, _counts(applied))
+            self.rounds += 1
+            self.saturated = not step.report.updated
+            self.matches.update(step.report.num_matches_per_rule)
             if self.size() > limit or time.monotonic() - start > seconds:
                 break
-        return Run(done, False, _counts(applied))
 
     def size(self) -> int:
         """The number of e-nodes, those of indices among them."""
-        text = str(self.run("(print-size)"))
-        found = re.findall(r"\('(\w+)', (\d+)\)", text)
+        found = re.findall(r"\('(\w+)', (\d+)\)", str(self.run("(print-size)")))
         return sum(int(n) for name, n in found if name[0].isupper())
 
 
-def _counts(applied: Mapping[str, int]) -> dict[str, int]:
-    """Of the rows of the table; the substitution rows together."""
-    out = {r.name: applied[r.name] for r in (*TABLE, *SPLITS) if applied.get(r.name)}
-    moved = sum(n for name, n in applied.items() if name not in out)
-    return out | ({"substitute": moved} if moved else {})
+def applied(matches: Mapping[str, int]) -> dict[str, int]:
+    """Matches by rule of the table, in its order; the substitution rows together."""
+    counts = {rule.name: matches.get(rule.name, 0) for rule in (*TABLE, *SPLITS)}
+    counts["substitute"] = sum(matches.get(rule.name, 0) for rule in SUBSTITUTION)
+    return {name: count for name, count in counts.items() if count}
 
 
-def _rational(r: Fraction) -> str:
-    numbers = f'(from-string "{r.numerator}") (from-string "{r.denominator}")'
-    return f"(bigrat {numbers})"
+def _name(term: Term) -> str:
+    return f"$t{term.id}"
+
+
+def _nest(head: str, parts: Sequence[str]) -> str:
+    """(head a (head b c)) of a, b, c."""
+    return functools.reduce(lambda text, part: f"({head} {part} {text})", reversed(parts))

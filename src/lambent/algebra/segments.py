@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lambent.algebra.egraph import is_finite
+from lambent.algebra.saturate import is_finite
 from lambent.graph.node import Node, Weight, make, topo
 from lambent.graph.ops import REDUCE
 

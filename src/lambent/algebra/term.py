@@ -18,7 +18,7 @@ integers; their extents live beside the terms. Terms are interned: equal terms a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -135,15 +135,18 @@ class Terms:
         return self.const(1, dtype)
 
 
-def walk(*roots: Term) -> Iterator[Term]:
-    """Every distinct term below the roots, operands before users; terms inside indices too."""
+def walk(*roots: Term, known: Container[Term] = ()) -> Iterator[Term]:
+    """Every distinct term below the roots, operands before users; terms inside indices too.
+
+    known: terms that are left out, and what only they need.
+    """
     seen: set[Term] = set()
     stack = [(r, False) for r in reversed(roots)]
     while stack:
         term, done = stack.pop()
         if done:
             yield term
-        elif term not in seen:
+        elif term not in seen and term not in known:
             seen.add(term)
             stack.append((term, True))
             stack.extend((k, False) for k in reversed(term.below))

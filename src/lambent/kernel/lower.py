@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from lambent.algebra.term import REDUCTIONS, Term, Terms
+from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
 from lambent.kernel.kernel import Kernel, Output
-from lambent.kernel.ranges import Literal, Range, needs_least, needs_zero, ranges
+from lambent.kernel.ranges import Literal, needs_least, needs_zero, ranges
 from lambent.kernel.rewrite import (
     assuming,
     bound,
@@ -89,11 +90,11 @@ class _Lowering:
             (here if i is None else deeper.setdefault(i, [])).append(goal)
         if not grid:
             self.reductions(scope, [t for g in goals for t in g.terms])
-            self.name_shared(
-                scope, here, [t for gs in deeper.values() for g in gs for t in g.terms]
-            )
+            below = [t for inside in deeper.values() for g in inside for t in g.terms]
+            self.name_shared(scope, here, below)
         for i, inside in deeper.items():
-            for piece in self.pieces(scope, i, inside):
+            needs = inside[0].needs.intersection(*(g.needs for g in inside))
+            for piece in ranges(i, needs, self.axes, scope.open):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
@@ -102,22 +103,18 @@ class _Lowering:
         for goal in here:
             self.emit(scope, goal)
 
-    def pieces(self, scope: Scope, i: int, goals: Sequence[Goal]) -> list[Range]:
-        needs = goals[0].needs.intersection(*(g.needs for g in goals[1:]))
-        return ranges(i, needs, self.axes, scope.open)
-
     def reductions(self, scope: Scope, roots: Sequence[Term]) -> None:
         """The loops of all looped reductions below the roots that can be computed here."""
         pending = [
             t
-            for t in self.values.walk(scope, roots)
+            for t in walk(*roots, known=scope.env)
             if t.axes & self.values.looped and self.values.loops(t.free) <= scope.open
         ]
         level: dict[Term, int] = {}
         groups: dict[tuple[int, tuple[int, ...]], list[Term]] = {}
         for t in pending:  # operands before users
-            inner = self.values.walk(scope, t.kids)
-            level[t] = 1 + max((level[u] for u in inner if u in level), default=0)
+            inner = [level[u] for u in walk(*t.kids, known=scope.env) if u in level]
+            level[t] = 1 + max(inner, default=0)
             loops = tuple(i for i in self.looped if i in t.axes)
             groups.setdefault((level[t], loops), []).append(t)
         for (_, loops), group in sorted(groups.items(), key=lambda item: item[0][0]):
@@ -130,29 +127,28 @@ class _Lowering:
         goals = []
         shared: dict[tuple[str, frozenset[int], Term], list[Term]] = {}
         for t in group:
-            key = t if t.op == "sum" else t.kids[0]
-            shared.setdefault((t.op, t.axes, key), []).append(t)
-        results = {
-            key: shared.pop(("max", *key[1:]))
-            for key in list(shared)
-            if key[0] == "fold" and ("max", *key[1:]) in shared
-        }
-        for (op, axes, key), same in shared.items():
+            op = "fold" if t.op == "max" else t.op
+            shared.setdefault((op, t.axes, t.kids[0]), []).append(t)
+        for (op, axes, body), same in shared.items():
+            maxima = [t for t in same if t.op == "max"]
+            sums = [t for t in same if t.op != "max"]
+            if not sums:
+                op, sums, maxima = "max", maxima, []
             accs = []
             if op in ("fold", "part"):
-                most = self.values.var(scope, "m", key.free - axes, key.dtype, MINUS_INF)
-                scope.env.update((t, most) for t in results.get((op, axes, key), ()))
+                most = self.values.var(scope, "m", body.free - axes, body.dtype, MINUS_INF)
+                scope.env.update((t, most) for t in maxima)
                 empty = Map("eq", (most, Lit(MINUS_INF, most.dtype)), bool_)
                 accs.append(most)
-            for t in same:
+            for t in sums:
                 acc = self.values.var(scope, "acc", t.free, t.dtype, identity(op, t.dtype))
                 accs.append(acc)
                 scope.env[t] = acc
                 if op in ("fold", "part"):
                     none = Lit(math.nan if op == "fold" else 0.0, acc.dtype)
                     scope.env[t] = Map("select", (empty, none, acc), t.dtype)
-            terms = same[0].kids if op in ("sum", "max") else (key, *(t.kids[1] for t in same))
-            exact = op == "part" or (op, axes, key) in results
+            terms = (body, *(v for t in sums for v in t.kids[1:]))
+            exact = op == "part" or bool(maxima)
             goals.append(Goal(op, loops, terms, tuple(accs), axes, exact=exact))
         return goals
 
@@ -194,7 +190,7 @@ class _Lowering:
             if goal.kind == "sum":
                 total = self.values.summed(scope, goal.axes, self.values.factors(scope, t), t.dtype)
             else:
-                total = self.values.reduce(scope, "max", goal.axes, self.values.value(t, scope))
+                total = self.values.reduce("max", goal.axes, self.values.value(t, scope))
             scope.out.append(Accumulate(goal.accs[0].name, goal.kind, total))
 
     def emit_fold(self, scope: Scope, goal: Goal) -> None:
@@ -202,7 +198,7 @@ class _Lowering:
         a = self.values.value(goal.terms[0], scope)
         dtype = a.dtype
         op, old = "max" if goal.exact else "fmax", goal.accs[0]
-        best = self.values.let(scope, self.values.reduce(scope, op, goal.axes, a))
+        best = self.values.let(scope, self.values.reduce(op, goal.axes, a))
         new = self.values.let(scope, Map(op, (old, best), dtype))
         shift = self.values.let(scope, finite(new))
         scale = self.values.let(scope, Map("exp2", (Map("sub", (old, shift), dtype),), dtype))
@@ -232,29 +228,26 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
     axes: dict[int, Axis] = {}
     for i, extent in sorted(extents.items()):
         most = max(bound(extent), 1)
-        looped_free = i in every and i in schedule.order
-        wanted = tiles.get(i, 1) if looped_free else most if i in every else tiles.get(i, most)
-        if wanted < 1:
-            raise ValueError(f"axis a{i}: tile {wanted}, must be at least 1")
-        axes[i] = Axis(extent, min(wanted, most))
+        tile = tiles.get(i, 1 if i in every else most)
+        if i in every and i not in schedule.order:
+            tile = most
+        if tile < 1:
+            raise ValueError(f"axis a{i}: tile {tile}, must be at least 1")
+        axes[i] = Axis(extent, min(tile, most))
         if axes[i].tile > 1 << 40:
             raise ValueError(f"axis a{i}: extent {extent} has no bound; give it a tile")
-    looped = [i for i in axes if axes[i].tile < bound(extents[i])]
-    ordered = [i for i in (*schedule.order, *tiles, *looped) if i in looped]
-    kernel_ = joined(parts, lambda i: i not in looped)
-    axes = {i: a for i, a in axes.items() if i in kernel_.extents}
-    work = _Lowering(kernel_, parts.terms, axes, tuple(dict.fromkeys(ordered)))
-    common = free[0].intersection(*free[1:])
-    grid = 0
-    outer = [i for i in schedule.order if i in looped]
-    wanted_grid = len([i for i in schedule.order[: schedule.grid] if i in looped])
-    while grid < wanted_grid and outer[grid] in common:
-        grid += 1
-    ready = readied(parts.terms, frozenset(looped))
+    cut = frozenset(i for i, a in axes.items() if a.tile < bound(a.extent))
+    looped = tuple(i for i in dict.fromkeys((*schedule.order, *tiles, *axes)) if i in cut)
+    outer = [i for i in schedule.order if i in cut]
+    asked = [i for i in schedule.order[: schedule.grid] if i in cut]
+    grid = len(list(takewhile(lambda i: all(i in own for own in free), asked)))
+    whole = joined(parts, lambda i: i not in cut)
+    axes = {i: a for i, a in axes.items() if i in whole.extents}
+    ready = readied(parts.terms, cut)
     goals = [
         Goal("store", tuple(i for i in outer if i in own), (ready(o.term),), output=o)
-        for o, own in zip(kernel_.outputs, free, strict=True)
+        for o, own in zip(whole.outputs, free, strict=True)
     ]
     scope = Scope(frozenset(), {})
-    work.fill(scope, goals, grid)
+    _Lowering(whole, parts.terms, axes, looped).fill(scope, goals, grid)
     return TileProgram(kernel, axes, tuple(scope.out), schedule)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
-from lambent.algebra.term import REDUCTIONS, Term, const_value
+from lambent.algebra.term import REDUCTIONS, Term, const_value, walk
 from lambent.graph.dim import Atom, Size, axis, value, values_in
 from lambent.graph.dtypes import DType, bool_
 from lambent.graph.prove import substitute
@@ -58,17 +59,17 @@ class Values:
         self.costs: dict[Term, int] = {}
 
     def let(self, scope: Scope, v: Value) -> Ref:
-        name = self.fresh("t")
-        scope.out.append(Let(name, v))
-        return Ref(name, axes_of(v), v.dtype)
+        return self.put(scope, Let(self.fresh("t"), v))
 
     def var(
         self, scope: Scope, prefix: str, axes: frozenset[int], dtype: DType, init: float | int
     ) -> Ref:
-        name = self.fresh(prefix)
-        order = tuple(sorted(axes, key=lambda i: self.rank[i]))
-        scope.out.append(Var(name, order, dtype.compute, init))
-        return Ref(name, axes, dtype.compute)
+        order = tuple(sorted(axes, key=self.rank.__getitem__))
+        return self.put(scope, Var(self.fresh(prefix), order, dtype.compute, init))
+
+    def put(self, scope: Scope, stmt: Let | Var) -> Ref:
+        scope.out.append(stmt)
+        return stmt.ref
 
     def fresh(self, prefix: str) -> str:
         self.numbers[prefix] += 1
@@ -77,26 +78,13 @@ class Values:
     def count(self, scope: Scope, roots: Sequence[Term]) -> None:
         """Uses of each term; one that costs and has fewer dims than its user gets a name."""
         scope.uses.update(roots)
-        for t in self.walk(scope, roots):
+        for t in walk(*roots, known=scope.env):
             dims = self.dims(t.free | t.axes)
             for k in t.below:
                 scope.uses[k] += 1
                 if self.dims(k.free) < dims and self.cost(k) > 1:
                     scope.named.add(k)
             scope.named.update(v for i in t.indices for v in values_in(i))
-
-    def walk(self, scope: Scope, roots: Iterable[Term]) -> Iterator[Term]:
-        """Every term below the roots that is not at hand, operands first."""
-        seen: set[Term] = set()
-        stack = [(t, False) for t in reversed(list(roots))]
-        while stack:
-            t, done = stack.pop()
-            if done:
-                yield t
-            elif t not in seen and t not in scope.env:
-                seen.add(t)
-                stack.append((t, True))
-                stack.extend((k, False) for k in reversed(t.below))
 
     # ---- values ------------------------------------------------------------------------------
 
@@ -122,7 +110,7 @@ class Values:
             case "sum":
                 return self.summed(scope, t.axes, self.factors(scope, t.kids[0]), t.dtype)
             case "max":
-                return self.reduce(scope, "max", t.axes, self.value(t.kids[0], scope))
+                return self.reduce("max", t.axes, self.value(t.kids[0], scope))
         return Map(t.op, tuple(self.value(k, scope) for k in t.kids), t.dtype)
 
     def index(self, index: Size, scope: Scope) -> Size:
@@ -147,15 +135,12 @@ class Values:
     def cast(self, v: Value, dtype: DType) -> Value:
         return v if v.dtype.compute == dtype.compute else Map("cast", (v,), dtype)
 
-    def reduce(self, scope: Scope, op: str, axes: frozenset[int], v: Value) -> Value:
-        return Reduce(op, axes, v) if axes <= axes_of(v) else self.spread_reduce(op, axes, v)
-
-    def spread_reduce(self, op: str, axes: frozenset[int], v: Value) -> Value:
-        """A reduction of a value that lacks some of the axes: a sum counts them."""
+    def reduce(self, op: str, axes: frozenset[int], v: Value) -> Value:
+        """A reduction, also of a value that lacks some of the axes: a sum counts them."""
         if op == "sum":
             return Reduce(op, axes, self.spread(v, axes))
-        axes &= axes_of(v)
-        return Reduce(op, axes, v) if axes else v
+        own = axes & axes_of(v)
+        return Reduce(op, own, v) if own else v
 
     def spread(self, v: Value, axes: frozenset[int]) -> Value:
         """The same value, with all of the axes among its own."""
@@ -165,23 +150,15 @@ class Values:
         return v
 
     def summed(self, scope: Scope, axes: frozenset[int], parts: list[Value], dtype: DType) -> Value:
-        """Σ over axes of a product: a Dot where the factors split into two groups."""
-        groups = self.groups(axes, parts)
-        if groups is None:
-            return Reduce("sum", axes, self.spread(product(parts or [Lit(1, dtype)], dtype), axes))
-        a, b = (self.spread(product(g, dtype), axes) for g in groups)
-        return Dot(axes, self.operand(scope, a), self.operand(scope, b))
-
-    def operand(self, scope: Scope, v: Value) -> Value:
-        return v if isinstance(v, (Load, Ref)) else self.let(scope, v)
-
-    def groups(
-        self, axes: frozenset[int], parts: Sequence[Value]
-    ) -> tuple[list[Value], list[Value]] | None:
-        """Two groups of factors that share no tile dim but the summed and the batch ones."""
+        """Σ over axes of a product: a Dot where the factors split into two groups, which share no
+        tile dim but the summed and the batch ones."""
         dims = [self.dims(axes_of(v)) - axes for v in parts]
-        found = two_groups(dims, lambda i: self.rank[i])
-        return found and ([parts[n] for n in found[0]], [parts[n] for n in found[1]])
+        found = two_groups(dims, self.rank.__getitem__)
+        if found is None:
+            return self.reduce("sum", axes, product(parts or [Lit(1, dtype)], dtype))
+        sides = [self.spread(product([parts[n] for n in g], dtype), axes) for g in found[:2]]
+        a, b = (v if isinstance(v, (Load, Ref)) else self.let(scope, v) for v in sides)
+        return Dot(axes, a, b)
 
     # ---- facts -------------------------------------------------------------------------------
 
@@ -202,10 +179,6 @@ class Values:
         return self.costs[t]
 
 
-def free_axes_of(index: Size) -> frozenset[int]:
-    return axes_of(Index(index))
-
-
 def finite(most: Value) -> Value:
     """The shift of a maximum: 0 where it is −inf, so that nothing becomes (−inf) − (−inf)."""
     minus_inf = Lit(MINUS_INF, most.dtype)
@@ -215,10 +188,7 @@ def finite(most: Value) -> Value:
 
 
 def product(parts: Sequence[Value], dtype: DType) -> Value:
-    out = parts[0]
-    for v in parts[1:]:
-        out = Map("mul", (out, v), dtype)
-    return out
+    return reduce(lambda x, y: Map("mul", (x, y), dtype), parts)
 
 
 def literal(t: Term) -> float | int | bool:
@@ -229,10 +199,6 @@ def literal(t: Term) -> float | int | bool:
 
 def identity(op: str, dtype: DType) -> float | int | bool:
     """What an accumulator starts from."""
-    if op != "max":
-        return 0.0 if dtype.is_float else 0
-    if dtype == bool_:
-        return False
-    if dtype.is_float:
-        return MINUS_INF
-    return 0 if dtype.kind == "u" else -(1 << (8 * dtype.itemsize - 1))
+    if op == "max" and dtype.kind in "if":
+        return MINUS_INF if dtype.is_float else -(1 << (8 * dtype.itemsize - 1))
+    return {"f": 0.0, "b": False}.get(dtype.kind, 0)

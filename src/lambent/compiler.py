@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lambent.algebra.egraph import Saturated, count_programs, saturate
@@ -83,8 +84,10 @@ def compile(
         db.put_plan(key, max(effort, budget), remembered([chosen[s.key] for s in segments]))
     finally:
         db.close()
-    told = report(backend, plans[best], chosen, instances, found, programs[best], times[best])
-    return build(plans[best], backend, form=form, explain=_graph_report(saturated) | told)
+    program = programs[best]
+    told = report(backend, plans[best], chosen, instances, found, program, times[best])
+    program.manifest = replace(program.manifest, explain=_graph_report(saturated) | told)
+    return program
 
 
 def _outputs(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:

@@ -204,7 +204,8 @@ def test_a_symbol_that_no_input_gives_is_refused() -> None:
 
 
 def test_repr_and_explain() -> None:
-    program = build(chain(S, 8, 1), backend, explain={"name": "scale"})
+    program = build(chain(S, 8, 1), backend)
+    program.manifest.explain["name"] = "scale"
     assert repr(program).startswith("Program(x: float32[program_s, 8], w: float32[8] → float32[")
     assert program.explain() == {"name": "scale"}
 

@@ -28,7 +28,9 @@ S = Dim("save_s", 1, 64)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "p.lambent"
-    build(with_load(S), backend, explain={"kernels": [{"name": "k"}]}).save(path)
+    program = build(with_load(S), backend)
+    program.manifest.explain["kernels"] = [{"name": "k"}]
+    program.save(path)
     return path
 
 

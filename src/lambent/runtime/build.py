@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,19 +16,12 @@ from lambent.runtime.program import Array, Manifest, Program, Slot
 from lambent.runtime.sizes import Symbol, Text
 
 
-def build(
-    plan: Plan,
-    backend: Backend,
-    *,
-    form: str | tuple[str, ...] | None = None,
-    explain: dict[str, Any] | None = None,
-) -> Program:
+def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = None) -> Program:
     """Run the load steps of a plan; assemble, compile and open the others.
 
     Args:
         form: how outputs are returned: "one", "tuple" or the names of a dict; by default "one" for
             one output, else "tuple".
-        explain: JSON data that `Program.explain` returns.
 
     Raises:
         ValueError: the plan breaks an invariant, or its inputs do not determine a symbol.
@@ -59,7 +51,7 @@ def build(
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         _text(sum(assembly.blocks)),
         tuple(_text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
-        explain or {},
+        {},
     )
     weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in names("weight")]
     return Program(manifest, library.image, weights)
@@ -74,7 +66,7 @@ def _loaded(plan: Plan, backend: Backend) -> dict[str, Array]:
     weights = {name: array for name, array in plan.weights.items() if name in read}
     buffers = {name: plan.buffers[name] for name in (*weights, *results)}
     first = Plan(plan.load, (), buffers, tuple(weights), results, {})
-    return dict(build(first, backend, form=results)(**weights))
+    return dict(build(first, backend, results)(**weights))
 
 
 def assemble(plan: Plan) -> Assembly:

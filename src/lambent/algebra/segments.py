@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lambent.algebra.saturate import is_finite
@@ -63,63 +63,58 @@ class _Cutter:
     def __init__(self, outputs: tuple[Node, ...], limit: int) -> None:
         self.outputs, self.limit = outputs, limit
         self.heavy = _heavy(topo(outputs))
+        self.end = len(self.heavy) - 1
         self.position = {n: i for i, n in enumerate(self.heavy)}
         last = {s: i for i, n in enumerate(self.heavy) for s in n.srcs}
-        self.crossing: list[tuple[Node, ...]] = []
+        self.crossing: dict[int, tuple[Node, ...]] = {-1: ()}
         for i, n in enumerate(self.heavy):
-            before = self.crossing[-1] if self.crossing else ()
-            self.crossing.append(tuple(x for x in (*before, n) if last.get(x, -1) > i))
+            known = (*self.crossing[i - 1], n)
+            self.crossing[i] = tuple(x for x in known if last.get(x, -1) > i)
 
     def pieces(self) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
         """(what crosses into it, its results) of each segment, in order."""
         if not self.heavy:
             return [((), self.outputs)]
-        end = len(self.heavy) - 1
-        cuts = [-1, end]
+        cuts = [-1, self.end]
         for width in (1, 2, 3):
             if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
                 break
-            sites = [i for i in range(end) if len(self.crossing[i]) <= width]
-            cuts = self._repeating([-1, *sites, end])
+            sites = [i for i in range(self.end) if len(self.crossing[i]) <= width]
+            cuts = self._repeating([-1, *sites, self.end])
         found = [self._piece(a, b) for a, b in itertools.pairwise(cuts)]
         return [piece for piece in found if piece[1]]
 
     def _piece(self, start: int, end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        last = end == len(self.heavy) - 1
-        passed = [n for n in self.crossing[end] if self.position[n] > start] if not last else []
-        given = [n for n in self.outputs if start < self._place(n) <= end]
-        return self.crossing[start] if start >= 0 else (), tuple(dict.fromkeys((*passed, *given)))
-
-    def _place(self, n: Node) -> int:
-        return self.position.get(n, len(self.heavy) - 1)
+        passed = [n for n in self.crossing[end] if self.position[n] > start]
+        given = [n for n in self.outputs if start < self.position.get(n, self.end) <= end]
+        return self.crossing[start], tuple(dict.fromkeys((*passed, *given)))
 
     def _size(self, start: int, end: int) -> int:
         return sum(n.op in REDUCE for n in self.heavy[start + 1 : end + 1])
 
     def _repeating(self, sites: list[int]) -> list[int]:
         """Cuts at a run of equal pieces, the longest there is; more where a piece is too large."""
-        keys = [describe(*reversed(self._piece(a, b)))[0] for a, b in itertools.pairwise(sites)]
-        best = (0, 0, 0)  # covered, −period, −first
-        for period in range(1, len(keys) // 2 + 1):
-            run = 0
-            for i in range(len(keys) - period):
-                run = run + 1 if keys[i] == keys[i + period] else 0
-                covered = (run // period + 1) * period if run >= period else 0
-                best = max(best, (covered, -period, -(i + 1 - run)))
-        covered, period, first = best[0], -best[1], -best[2]
-        starts = range(first, first + covered + 1, period) if covered else ()
-        out: list[int] = []
-        for a, b in itertools.pairwise(sorted({0, *starts, len(keys)})):
-            out += self._fitting(sites[a : b + 1])
-        return [*out, sites[-1]]
-
-    def _fitting(self, sites: list[int]) -> list[int]:
-        """The fewest cuts that keep to the limit, without the last."""
-        out = [sites[0]]
-        for here, after in itertools.pairwise(sites):
-            if here > out[-1] and self._size(out[-1], after) > self.limit:
+        pieces = [self._piece(a, b) for a, b in itertools.pairwise(sites)]
+        starts = _run([describe(results, leaves)[0] for leaves, results in pieces])
+        out = [-1]
+        for i, here in enumerate(sites[:-1]):
+            wanted = i in starts or self._size(out[-1], sites[i + 1]) > self.limit
+            if wanted and here > out[-1]:
                 out.append(here)
-        return out
+        return [*out, self.end]
+
+
+def _run(keys: list[str]) -> range:
+    """Where equal runs of pieces start and the last ends: the most pieces, the shortest runs."""
+    best = (0, -1, 0)  # pieces, −period, −first
+    for period in range(1, len(keys) // 2 + 1):
+        run = 0
+        for i in range(len(keys) - period):
+            run = run + 1 if keys[i] == keys[i + period] else 0
+            covered = (run // period + 1) * period if run >= period else 0
+            best = max(best, (covered, -period, run - i - 1))
+    covered, period, first = best[0], -best[1], -best[2]
+    return range(first, first + covered + 1, period) if covered else range(0)
 
 
 def _heavy(nodes: Sequence[Node]) -> list[Node]:
@@ -134,24 +129,6 @@ def _heavy(nodes: Sequence[Node]) -> list[Node]:
     return list(heavy)
 
 
-def _inside(results: Iterable[Node], leaves: Iterable[Node]) -> list[Node]:
-    """The nodes of a piece, operands first, its leaves among them."""
-    stop = set(leaves)
-    seen: set[Node] = set()
-    out: list[Node] = []
-    stack = [(n, False) for n in reversed(list(results))]
-    while stack:
-        n, done = stack.pop()
-        if done:
-            out.append(n)
-        elif n not in seen:
-            seen.add(n)
-            stack.append((n, True))
-            if n not in stop:
-                stack.extend((s, False) for s in reversed(n.srcs))
-    return out
-
-
 def describe(
     results: Sequence[Node], leaves: Sequence[Node] = ()
 ) -> tuple[str, tuple[Node, ...], tuple[Node, ...]]:
@@ -160,7 +137,7 @@ def describe(
     inputs: list[Node] = []
     weights: list[Node] = []
     lines = []
-    for n in _inside(results, leaves):
+    for n in topo(results, leaves):
         what: tuple[object, ...] = (n.op, n.attr, tuple(number[s] for s in n.srcs if s in number))
         if n in leaves or n.op == "input":
             inputs.append(n)
@@ -181,7 +158,7 @@ def _copy(
     new = {n: make("input", (), n.shape, n.dtype, f"x{i}") for i, n in enumerate(inputs)}
     for i, n in enumerate(weights):
         new[n] = make("weight", (), n.shape, n.dtype, Weight(f"w{i}", n.attr.array))
-    for n in _inside(results, (*inputs, *weights)):
+    for n in topo(results, (*inputs, *weights)):
         if n not in new:
             new[n] = make(n.op, [new[s] for s in n.srcs], n.shape, n.dtype, n.attr)
     return tuple(new[n] for n in results)

@@ -11,7 +11,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,16 @@ def make(
         return node
 
 
-def topo(roots: Iterable[Node]) -> list[Node]:
-    """All nodes that the roots need, sources first, in a deterministic order (depth first)."""
+def topo(roots: Iterable[Node], leaves: Collection[Node] = ()) -> list[Node]:
+    """All nodes that the roots need, sources first, in a deterministic order (depth first).
+
+    What only `leaves` need is left out.
+    """
     done: dict[Node, None] = {}
     stack = list(roots)[::-1]
     while stack:
-        missing = next((s for s in stack[-1].srcs if s not in done), None)
+        below = () if stack[-1] in leaves else stack[-1].srcs
+        missing = next((s for s in below if s not in done), None)
         if missing is None:
             done.setdefault(stack.pop())
         else:

@@ -481,7 +481,7 @@ for i in (range(5) if sys.argv[1] == "forwards" else reversed(range(5))):
     axis(i)
 s, b, k, t, x = (d[name] for name in ("s", "batch", "k2", "t", "x"))
 e = (s * t + axis(3) * b) // (k + 2) + minimum(x, s) * axis(1) + maximum(t, b) // 3 - b * axis(10)
-print(repr(e), [(c, [(a.kind, str(a.args), p) for a, p in m]) for c, m in e.terms()])
+print(repr(e), [(c, [(a.kind, str(a.args), p) for a, p in m]) for c, m in terms_of(e)])
 """
 
 
@@ -498,7 +498,7 @@ def test_pickle_and_copy() -> None:
     s, d = Dim("s"), Dim("pickled", 8, 64, multiple=8)
     e = minimum((s * d + 3 + axis(2)) // 5, value(Term(4))) * s - d
     back = pickle.loads(pickle.dumps(e))
-    assert back == e and hash(back) == hash(e) and back.terms() == e.terms()
+    assert back == e and hash(back) == hash(e) and terms_of(back) == terms_of(e)
     assert copy.copy(e) == e and copy.deepcopy([e])[0] is e
     there = """if True:
         import pickle, sys

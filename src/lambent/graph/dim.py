@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -30,13 +31,11 @@ if TYPE_CHECKING:
     from lambent.graph.prove import Prover
 
 Size: TypeAlias = "int | Dim"
-Kind: TypeAlias = Literal["symbol", "min", "max", "div", "axis", "value"]
+Kind: TypeAlias = Literal["value", "axis", "div", "max", "min", "symbol"]  # in canonical order
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 Term: TypeAlias = "tuple[int, Monomial]"
 Polynomial: TypeAlias = "dict[Monomial, int]"
 R = TypeVar("R")
-
-_KINDS: tuple[Kind, ...] = ("value", "axis", "div", "max", "min", "symbol")  # canonical order
 
 
 class Undecided(ValueError):
@@ -87,7 +86,7 @@ def intern(kind: Kind, *args: Any) -> Atom:
             key = tuple(size_key(arg) for arg in args) if dims else args
             if kind == "value":  # the number only tells terms of two different tables apart
                 key = (args[0].id, next(_SERIAL))
-            atom = _ATOMS[kind, args] = Atom(kind, args, (_KINDS.index(kind), key), inner)
+            atom = _ATOMS[kind, args] = Atom(kind, args, (get_args(Kind).index(kind), key), inner)
         return atom
 
 
@@ -121,10 +120,7 @@ _SYMBOLS: dict[str, _Symbol] = {}
 def _declare(symbol: _Symbol) -> Atom:
     known = _SYMBOLS.setdefault(symbol.name, symbol)
     if symbol != known:
-        raise ValueError(
-            f"Dim {symbol.name!r} is already declared with another range, multiple or hint: "
-            f"{known}, now {symbol}; use another name"
-        )
+        raise ValueError(f"Dim {symbol.name!r} is declared as {known}, now {symbol}; rename one")
     return intern("symbol", symbol.name + (f"/{symbol.multiple}" if symbol.multiple > 1 else ""))
 
 
@@ -171,7 +167,7 @@ class Dim:
     """A symbolic integer. `Dim("s", 1, 4096)` declares a symbol; arithmetic makes the rest.
 
     Args:
-        name: of the symbol; not empty, without "/".
+        name: of the symbol, a Python identifier: sizes are saved as Python expressions.
         min, max: the range, inclusive; sizes are not negative.
         multiple: the symbol is a multiple of this; inside it is `multiple · s'`, so that a
             split by `multiple` is exact.
@@ -191,24 +187,15 @@ class Dim:
     def __new__(
         cls, name: str, min: int = 1, max: int = 4096, *, multiple: int = 1, hint: int | None = None
     ) -> Dim:
-        if not name or "/" in name:
-            raise ValueError(f"Dim name {name!r}: must not be empty or contain '/'")
+        if not name.isidentifier() or iskeyword(name):
+            raise ValueError(f"Dim name {name!r}: must be a Python identifier")
         if min < 0 or multiple < 1 or -(-min // multiple) > max // multiple:
-            raise ValueError(
-                f"Dim({name!r}, {min}, {max}, multiple={multiple}): no size in this range"
-            )
+            raise ValueError(f"Dim {name!r}: no size in {min} … {max} with multiple={multiple}")
         low, high = -(-min // multiple) * multiple, max // multiple * multiple
         if hint is None:
             hint = _SYMBOLS[name].hint if name in _SYMBOLS else 64
         _, hint, _ = sorted((low, hint // multiple * multiple, high))
         return _dim({((_declare(_Symbol(name, low, high, multiple, hint)), 1),): multiple})
-
-    def terms(self) -> tuple[Term, ...]:
-        """(coefficient, ((atom, power), …)) per term, in canonical order; () is the constant."""
-        if self._order is None:
-            ordered = sorted(self._polynomial.items(), key=lambda item: _monomial_key(item[0]))
-            self._order = tuple((c, m) for m, c in ordered)
-        return self._order
 
     __add__ = __radd__ = _method(lambda a, b: _add(a, b))
     __sub__ = _method(lambda a, b: _add(a, b, -1))
@@ -234,19 +221,16 @@ class Dim:
             self._hash = hash(frozenset(self._polynomial.items()))
         return self._hash
 
-    def __bool__(self) -> bool:
-        raise Undecided(f"truth of {self}: it is symbolic; compare it with a size")
+    def _no_number(self) -> NoReturn:
+        raise Undecided(f"{self} is symbolic: no integer, neither true nor false; compare it")
 
-    def __int__(self) -> int:
-        raise Undecided(f"{self} is symbolic, not one integer")
-
-    __index__ = __int__
+    __bool__ = __int__ = __index__ = _no_number
 
     def __repr__(self) -> str:
         return show(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_terms, (self.terms(),)
+        return _from_terms, (terms_of(self),)
 
     def __deepcopy__(self, memo: object) -> Dim:
         return self
@@ -319,11 +303,11 @@ def _join(m: Monomial, n: Monomial, sign: int = 1) -> Monomial:
 
 def leading(size: Size) -> Term:
     """The term that is greatest in the graded lexicographic order, symbols being greatest."""
-    return max(
-        terms_of(size),
-        key=lambda term: (degree(term[1]), _monomial_key(term[1][::-1])),
-        default=(0, ()),
-    )
+    return max(terms_of(size), key=_grade, default=(0, ()))
+
+
+def _grade(term: Term) -> tuple[Any, ...]:
+    return degree(term[1]), _monomial_key(term[1][::-1])
 
 
 def divide(e: Size, n: Size) -> tuple[Size, Size]:
@@ -365,10 +349,13 @@ def split(e: Size, atom: Atom) -> tuple[Size, Size]:
 
 
 def terms_of(size: Size) -> tuple[Term, ...]:
-    """`Dim.terms`, also for an int."""
-    if isinstance(size, Dim):
-        return size.terms()
-    return ((size, ()),) if size else ()
+    """(coefficient, ((atom, power), …)) per term, in canonical order; () is the constant."""
+    if not isinstance(size, Dim):
+        return ((size, ()),) if size else ()
+    if size._order is None:
+        ordered = sorted(size._polynomial.items(), key=lambda item: _monomial_key(item[0]))
+        size._order = tuple((c, m) for m, c in ordered)
+    return size._order
 
 
 def _by_degree(size: Size) -> list[Term]:
@@ -445,12 +432,11 @@ def _bound_symbol(atom: str, symbols: Mapping[str, int]) -> int:
     if atom in symbols:
         return symbols[atom]
     symbol, multiple = _declared(atom)
-    name = symbol.name
-    if name not in symbols:
-        raise KeyError(f"no value given for symbol {atom!r}")
-    quotient, rest = divmod(symbols[name], multiple)
+    quotient, rest = divmod(symbols[symbol.name], multiple)
     if rest:
-        raise ValueError(f"{name} = {symbols[name]}: must be a multiple of {multiple}")
+        raise ValueError(
+            f"{symbol.name} must be a multiple of {multiple}, not {symbols[symbol.name]}"
+        )
     return quotient
 
 

@@ -8,11 +8,10 @@ views: see `graph.views`. Operands of a binary primitive already have the node's
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,7 @@ class Weight:
     """A named array that belongs to the graph; equal only to itself."""
 
     name: str
-    array: np.ndarray[Any, Any]
-
-    def __repr__(self) -> str:
-        return f"Weight({self.name!r}, {self.array.dtype}{list(self.array.shape)})"
+    array: np.ndarray[Any, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -54,9 +50,7 @@ _table: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDi
 
 def _attr_key(attr: Any) -> Any:
     # 0.0 == -0.0 and 1 == True, but they are different constants; NaN is equal to itself here
-    if isinstance(attr, float):
-        return ("float", repr(attr) if math.isnan(attr) else attr.hex())
-    return (type(attr).__name__, attr)
+    return type(attr).__name__, repr(attr) if isinstance(attr, float) else attr
 
 
 def make(

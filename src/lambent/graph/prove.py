@@ -7,7 +7,7 @@ otherwise keep an atom, or raise; giving up never gives a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from typing import TypeAlias
 
 from lambent.graph.dim import (
@@ -80,9 +80,7 @@ class Prover:
             return True
         if self.ge0(-e - 1):
             return False
-        raise Undecided(
-            f"{show(a)} {relation} {show(b)} is not decided by the ranges of its symbols"
-        )
+        raise Undecided(f"{show(a)} {relation} {show(b)} is not decided by the ranges of symbols")
 
     # ---- bounds ------------------------------------------------------------------------------
 
@@ -92,21 +90,17 @@ class Prover:
 
     def _bound(self, e: Dim) -> Interval:
         low = high = 0
-        for c, monomial in e.terms():
-            part = (c, c)
-            for atom, power in monomial:
-                for _ in range(power):
-                    part = _span(part, self._atom_interval(atom))
+        for c, monomial in terms_of(e):
+            factors = (self._atom_interval(atom) for atom, power in monomial for _ in range(power))
+            part = reduce(_span, factors, (c, c))
             low, high = low + part[0], high + part[1]
-        for atom in atoms_of(e):  # e = rest − k·(x − n·(x//n)): the bracket is 0 … n−1
-            if atom.kind != "div":
-                continue
-            x, n = atom.args
+        for atom in (a for a in atoms_of(e) if a.kind == "div"):
+            x, n = atom.args  # e = rest − k·(x − n·(x//n)): the bracket is 0 … n−1
             k = exact(split(e, atom)[0], n)
             if k is None:
                 continue
             rest = e + k * (x - n * atom.dim())
-            if len(terms_of(rest)) < len(e.terms()):
+            if len(terms_of(rest)) < len(terms_of(e)):
                 outer = self.interval(rest)
                 part = _span(self.interval(-k), (0, self.interval(n)[1] - 1))
                 low, high = max(low, outer[0] + part[0]), min(high, outer[1] + part[1])
@@ -119,10 +113,9 @@ class Prover:
             low, high = self._range(atom)
             return low, max(self.interval(high)[1], 0)
         (a, b), (c, d) = (self.interval(arg) for arg in atom.args)
-        if atom.kind == "min":
-            return min(a, c), min(b, d)
-        if atom.kind == "max":
-            return max(a, c), max(b, d)
+        if atom.kind != "div":
+            pick = min if atom.kind == "min" else max
+            return pick(a, c), pick(b, d)
         c, d = max(c, 1), max(d, 1)
         corners = (a // c, a // d, b // c, b // d)
         return min(corners), max(corners)

@@ -215,17 +215,17 @@ def constant(value: Scalar | Dim, dtype: DTypeLike = None, shape: Any = ()) -> T
     Raises:
         TypeError, OverflowError: the value has no exact place in an integer or bool dtype.
     """
+    kind = _weak_dtype(value) if dtype is None else as_dtype(dtype)
     if isinstance(value, Dim):
         last = iota(value + 1)  # its last element is the size itself
-        out = cast(view("reshape", view("slice", last, ((value, 1, 1),)), ()), dtype or int64)
+        out = cast(view("reshape", view("slice", last, ((value, 1, 1),)), ()), kind)
     else:
-        kind = as_dtype(dtype) if dtype is not None else _weak_dtype(value)
         out = Tensor(make("constant", (), (), kind, _python_scalar(value, kind)))
     return broadcast_to(out, shape)
 
 
-def _weak_dtype(value: Scalar) -> DType:
-    return bool_ if isinstance(value, bool) else int64 if isinstance(value, int) else float32
+def _weak_dtype(value: Scalar | Dim) -> DType:
+    return bool_ if isinstance(value, bool) else float32 if isinstance(value, float) else int64
 
 
 def _python_scalar(value: Scalar, dtype: DType) -> Scalar:
@@ -252,8 +252,7 @@ def iota(size: Size) -> Tensor:
 def unary(op: str, x: TensorLike) -> Tensor:
     """log2, exp2, sin, sqrt or recip of every element. Integers are taken as float32."""
     x = as_tensor(x)
-    x = x if x.dtype.is_float else contiguous(x, float32)
-    return _primitive(op, x)
+    return _primitive(op, x if x.dtype.is_float else contiguous(x, float32))
 
 
 def binary(op: str, x: TensorLike, y: TensorLike) -> Tensor:
@@ -272,10 +271,10 @@ def _primitive(op: str, *xs: Tensor) -> Tensor:
 
 
 def _result_dtype(op: str, *xs: Tensor) -> DType:
-    row = PRIMITIVES[op]
-    dtype = row.dtype(tuple(x.dtype for x in xs))
+    rule, accepts = PRIMITIVES[op]
+    dtype = rule(tuple(x.dtype for x in xs))
     if dtype is None:
-        raise TypeError(f"{op}: needs {row.accepts}, got {describe(*xs)}; cast with .astype(dtype)")
+        raise TypeError(f"{op}: needs {accepts}, got {describe(*xs)}; cast with .astype(dtype)")
     return dtype
 
 
@@ -330,8 +329,6 @@ def _invert(x: Tensor) -> Tensor:
 
 def as_tensor(x: TensorLike, like: DType | None = None) -> Tensor:
     """A Tensor of anything that stands for one; a Python number takes the dtype `like`."""
-    if isinstance(x, Tensor):
-        return x
     return tensor(x, like if isinstance(x, (bool, int, float)) else None)
 
 

@@ -36,7 +36,12 @@ def view_shape(op: str, shape: Shape, attr: Any) -> Shape:
     if op not in _SHAPES:
         raise ValueError(f"{op}: not a view; the views are {', '.join(VIEWS)}")
     try:
-        return _SHAPES[op](shape, attr)
+        if op in ("slice", "pad") and len(attr) != len(shape):
+            raise ValueError(f"{len(attr)} entries for {len(shape)} dims")
+        out = _SHAPES[op](shape, attr)
+        for size in out:
+            _need(size, f"the size {size} must be >= 0")
+        return out
     except (ValueError, TypeError) as reason:
         kind = Refused if isinstance(reason, Refused) else ValueError
         raise kind(f"{op} of shape {shape} with {attr}: {reason}") from None
@@ -54,20 +59,16 @@ def _expand(shape: Shape, target: Shape) -> Shape:
     for i, (old, new) in enumerate(zip(shape, target, strict=True)):
         if old != 1 and old != new:
             raise ValueError(f"dim {i}: {old} is neither 1 nor {new}")
-    _need_sizes(*target)
     return tuple(target)
 
 
 def _reshape(shape: Shape, target: Shape) -> Shape:
-    _need_sizes(*target)
     if prod(shape) != prod(target):
         raise ValueError(f"{prod(shape)} elements do not fill {prod(target)}")
     return tuple(target)
 
 
 def _slice(shape: Shape, parts: Sequence[tuple[Size, int, Size]]) -> Shape:
-    _need_all_dims(shape, parts)
-    _need_sizes(*(count for _, _, count in parts))
     for i, (size, (start, step, count)) in enumerate(zip(shape, parts, strict=True)):
         if not isinstance(step, int) or step == 0:
             raise ValueError(f"dim {i}: the step must be an int, and not 0")
@@ -79,8 +80,8 @@ def _slice(shape: Shape, parts: Sequence[tuple[Size, int, Size]]) -> Shape:
 
 
 def _pad(shape: Shape, pads: Sequence[tuple[Size, Size]]) -> Shape:
-    _need_all_dims(shape, pads)
-    _need_sizes(*itertools.chain(*pads))
+    for pad in itertools.chain(*pads):
+        _need(pad, "a pad must be >= 0")
     return tuple(low + size + high for size, (low, high) in zip(shape, pads, strict=True))
 
 
@@ -98,16 +99,6 @@ def _window(shape: Shape, attr: tuple[int, Size, Size, Size]) -> Shape:
 _SHAPES: dict[str, Callable[[Shape, Any], Shape]] = dict(
     zip(VIEWS, (_permute, _expand, _reshape, _slice, _pad, _window), strict=True)
 )
-
-
-def _need_all_dims(shape: Shape, parts: Sequence[object]) -> None:
-    if len(parts) != len(shape):
-        raise ValueError(f"{len(parts)} entries for {len(shape)} dims")
-
-
-def _need_sizes(*sizes: Size) -> None:
-    for size in sizes:
-        _need(size, f"{size} must be >= 0")
 
 
 def _need(e: Size, reason: str, prover: Prover = SYMBOLS_ONLY) -> None:
@@ -137,7 +128,7 @@ def reshape_groups(a: Shape, b: Shape) -> list[tuple[int, int, int, int]]:
         ends = itertools.product(
             range(min(i + 1, len(a)), len(a) + 1), range(min(j + 1, len(b)), len(b) + 1)
         )
-        equal = [(i1, j1) for i1, j1 in ends if prod(a[i:i1]) == prod(b[j:j1])]
+        equal = (end for end in ends if prod(a[i : end[0]]) == prod(b[j : end[1]]))
         i1, j1 = min(equal, key=lambda end: (sum(end), end))
         groups.append((i, i1, j, j1))
         i, j = i1, j1
@@ -169,8 +160,8 @@ def view_index(
         return tuple(start + e * step for e, (start, step, _) in parts), ()
     if op == "pad":
         inner = tuple(e - low for e, (low, _) in zip(index, attr, strict=True))
-        padded = [i for i, pads in enumerate(attr) if tuple(pads) != (0, 0)]
-        return inner, tuple((inner[i], source[i]) for i in padded)
+        dims = zip(inner, source, attr, strict=True)
+        return inner, tuple((e, n) for e, n, pads in dims if tuple(pads) != (0, 0))
     if op == "window":
         dim, _, stride, dilation = attr
         read = index[dim] * stride + index[-1] * dilation

@@ -18,7 +18,7 @@ from typing import Any
 from lambent.algebra.names import mixed_radix
 from lambent.algebra.readout import Ref, Row, Rows, rank, read_rows
 from lambent.algebra.saturate import MOST_AXES, Session, applied
-from lambent.algebra.term import REDUCTIONS, Buffer
+from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
 from lambent.algebra.translate import translate
 from lambent.graph.dim import Dim, Size, axes_in, symbols_in, value, values_in
 from lambent.graph.dtypes import DType
@@ -49,7 +49,7 @@ class ENode:
     @property
     def index(self) -> tuple[Size, ...]:
         """The index expressions of an `in` or a `val`."""
-        return self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
+        return indices_of(self.op, self.args)
 
     @property
     def below(self) -> tuple[int, ...]:

@@ -43,7 +43,11 @@ class Bits:
 
     of: dict[int, tuple[int, ...]]
     extents: tuple[Size, ...]
-    cuts: tuple[tuple[int, int], ...]
+
+    @property
+    def cuts(self) -> list[tuple[int, ...]]:
+        """The bits of each axis that is cut."""
+        return [bits for bits in self.of.values() if len(bits) > 1]
 
     def mask(self, axes: Iterable[int]) -> int:
         return sum(1 << b for a in axes for b in self.of[a])
@@ -57,30 +61,26 @@ def name_bits(translation: Translation, split: int) -> Bits:
     """
     terms = list(walk(*_all_terms(translation)))
     reduced = frozenset[int]().union(*(t.axes for t in terms))
-    used = reduced.union(*(t.free for t in terms))
-    used = used.union(*(axes_in(e) for root in translation.roots for e in root.index))
+    indices = [root.index for root in translation.roots] + [t.indices for t in terms]
+    used = reduced.union(*(axes_in(e) for index in indices for e in index))
     of: dict[int, tuple[int, ...]] = {}
     extents: list[Size] = []
-    cuts = []
     for a in sorted(used):
-        extent, first = translation.extents[a], len(extents)
-        parts = _parts(extent, split) if a in reduced else 1
-        if parts > 1 and isinstance(extent, int):
-            extents += [parts, extent // parts]
-            cuts.append((1 << first, 2 << first))
-        else:
-            extents.append(extent)
-        of[a] = tuple(range(first, len(extents)))
+        parts = _parts(translation.extents[a], split if a in reduced else 0)
+        of[a] = tuple(range(len(extents), len(extents) + len(parts)))
+        extents += parts
     if len(extents) > MOST_AXES:
         raise ValueError(f"{len(extents)} axes in one region, at most {MOST_AXES}: cut the graph")
-    return Bits(of, tuple(extents), tuple(cuts))
+    return Bits(of, tuple(extents))
 
 
-def _parts(extent: Size, split: int) -> int:
-    """The most equal parts, of those allowed; 1 for none."""
-    if not isinstance(extent, int):
-        return 1
-    return max((d for d in range(1, min(split, extent - 1) + 1) if extent % d == 0), default=1)
+def _parts(extent: Size, split: int) -> tuple[Size, ...]:
+    """(parts, their extent), in the most equal parts that are allowed; (extent,) for none."""
+    if isinstance(extent, int):
+        for parts in range(min(split, extent - 1), 1, -1):
+            if extent % parts == 0:
+                return parts, extent // parts
+    return (extent,)
 
 
 def _all_terms(translation: Translation) -> list[Term]:
@@ -127,7 +127,7 @@ class Session:
     def _told(self) -> Iterator[str]:
         """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
         for outer, inner in self.bits.cuts:
-            yield f"(cut {outer} {inner})"
+            yield f"(cut {1 << outer} {1 << inner})"
         terms = walk(*_all_terms(self.translation))
         narrow = {t.dtype for t in terms if t.op == "cast" and t.kids[0].op == "val"}
         for dtype in (d for d in CODE if d in narrow and d.is_integer):

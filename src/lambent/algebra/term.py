@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import Any
 
 from lambent.graph.dim import Size, axes_in, values_in
-from lambent.graph.dtypes import DType, bool_, float32, int64
+from lambent.graph.dtypes import DType, bool_, int64
 
 LOG2E = 1.4426950408889634
 
@@ -43,16 +43,24 @@ class Buffer:
     weight: bool = False
 
 
-class Term:
-    """`args` holds the non-term parts (buffer, index, constant, axes), `kids` the operand terms."""
+def indices_of(op: str, args: tuple[Any, ...]) -> tuple[Size, ...]:
+    """The index expressions among the arguments of a term or an e-node."""
+    return args[1] if op == "in" else args if op == "val" else ()
 
-    __slots__ = ("_free", "args", "dtype", "id", "kids", "op")
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Term:
+    """`args` holds the non-term parts (buffer, index, constant, axes), `kids` the operand terms.
+
+    `free`: the axes that the value depends on. Made by `Terms.make` only: equal terms are one.
+    """
 
     op: str
     args: tuple[Any, ...]
     kids: tuple[Term, ...]
     dtype: DType
     id: int
+    free: frozenset[int]
 
     @property
     def axes(self) -> frozenset[int]:
@@ -60,21 +68,9 @@ class Term:
         return self.args[0] if self.op in REDUCTIONS else frozenset()
 
     @property
-    def free(self) -> frozenset[int]:
-        """The axes that the value depends on."""
-        if self._free is None:
-            free: frozenset[int] = frozenset().union(*(k.free for k in self.kids))
-            for i in self.indices:
-                free |= axes_in(i).union(*(v.free for v in values_in(i)))
-            self._free = free - self.axes
-        return self._free
-
-    _free: frozenset[int] | None
-
-    @property
     def indices(self) -> tuple[Size, ...]:
         """The index expressions of an In or a Val."""
-        return self.args[1] if self.op == "in" else self.args if self.op == "val" else ()
+        return indices_of(self.op, self.args)
 
     @property
     def below(self) -> tuple[Term, ...]:
@@ -94,13 +90,14 @@ class Terms:
     def make(self, op: str, args: tuple[Any, ...], kids: Iterable[Term], dtype: DType) -> Term:
         kids = tuple(kids)
         key = (op, args, tuple(k.id for k in kids), dtype)
-        term = self._table.get(key)
-        if term is None:
-            term = Term()
-            term.op, term.args, term.kids, term.dtype = op, args, kids, dtype
-            term.id, term._free = len(self._table), None
-            self._table[key] = term
-        return term
+        if key not in self._table:
+            inner = [
+                axes_in(e).union(*(v.free for v in values_in(e))) for e in indices_of(op, args)
+            ]
+            free = frozenset[int]().union(*inner, *(k.free for k in kids))
+            free -= args[0] if op in REDUCTIONS else frozenset()
+            self._table[key] = Term(op, args, kids, dtype, len(self._table), free)
+        return self._table[key]
 
     def load(self, buffer: str, index: Iterable[Size], dtype: DType) -> Term:
         return self.make("in", (buffer, tuple(index)), (), dtype)
@@ -130,9 +127,6 @@ class Terms:
     def reduce(self, op: str, axes: Iterable[int], *kids: Term) -> Term:
         """sum or max of one term; fold or part of (a, v)."""
         return self.make(op, (frozenset(axes),), kids, kids[-1].dtype)
-
-    def one(self, dtype: DType = float32) -> Term:
-        return self.const(1, dtype)
 
 
 def walk(*roots: Term, known: Container[Term] = ()) -> Iterator[Term]:
@@ -166,15 +160,12 @@ def show(term: Term, depth: int = 12) -> str:
     """The term in one line: axes as a0, a1, …"""
     if depth == 0:
         return "…"
-    kids = ", ".join(show(k, depth - 1) for k in term.kids)
     if term.op == "in":
         return f"{term.args[0]}[{', '.join(map(str, term.args[1]))}]"
     if term.op in ("const", "inf", "nan"):
         return f"{const_value(term):.6g}"
     if term.op == "val":
         return f"#({term.args[0]})"
-    if term.op in REDUCTIONS:
-        return f"{term.op}({','.join(f'a{a}' for a in sorted(term.axes))}; {kids})"
-    if term.op == "cast":
-        return f"{term.dtype.name}({kids})"
-    return f"{term.op}({kids})"
+    axes = ",".join(f"a{a}" for a in sorted(term.axes)) + "; " if term.axes else ""
+    kids = ", ".join(show(k, depth - 1) for k in term.kids)
+    return f"{term.dtype.name if term.op == 'cast' else term.op}({axes}{kids})"

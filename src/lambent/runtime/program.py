@@ -73,7 +73,7 @@ class Program:
 
     def __init__(self, manifest: Manifest, image: bytes, weights: Sequence[Array]) -> None:
         self.manifest, self.image, self.weights = manifest, image, weights
-        self.executable: Executable = get(manifest.device).open(image, manifest.requires)
+        self._executable: Executable = get(manifest.device).open(image, manifest.requires)
         self._sizes = functools.lru_cache(65536)(functools.partial(sizes_at, manifest))
 
     def __call__(self, /, **arrays: Any) -> Any:
@@ -98,7 +98,7 @@ class Program:
             np.empty(shape, _NUMPY[slot.dtype])
             for slot, shape in zip(m.outputs, shapes, strict=True)
         ]
-        self.executable.run(given, outputs, self.weights, symbols, arena)
+        self._executable.run(given, outputs, self.weights, symbols, arena)
         pools = {"input": given, "output": outputs, "weight": self.weights}
         results: list[Array] = []
         for kind, i in m.results:
@@ -177,8 +177,8 @@ def _foreign(slot: Slot, value: Any, want: np.dtype[Any]) -> Array:
     try:
         if not hasattr(value, "__dlpack__"):
             found = np.asarray(value)
-            number = isinstance(value, int | float | list | tuple)
-            fits = number and np.can_cast(found.dtype, want, "same_kind")
+            plain = isinstance(value, int | float | list | tuple)
+            fits = plain and np.can_cast(found.dtype, want, "same_kind")
             return found.astype(want) if fits else found
         if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # NumPy has no name for it
             bits = value.detach().view(sys.modules["torch"].int16)

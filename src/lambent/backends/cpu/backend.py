@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -52,16 +51,12 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, renderer: Renderer | None = None) -> None:
-        self._given = renderer
+        self.renderer: Renderer = renderer or RenderC()
         self._measurer = Measurer(
             "lambent.backends.cpu.worker", features.threads, features.detect().caches[2]
         )
         self.measure = self._measurer.measure
         self.close = self._measurer.close
-
-    @functools.cached_property
-    def renderer(self) -> Renderer:
-        return self._given or RenderC()
 
     def device_key(self) -> str:
         return (

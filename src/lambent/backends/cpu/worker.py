@@ -72,13 +72,11 @@ class Worker:
             self._sets[key] = []
         sets = self._sets[key]
         while len(sets) < copies:
-            arrays = []
-            for s in job.outputs:
-                arrays.append(_view(aligned(s.nbytes), s))
-                arrays[-1].fill(0)
-            for i, s in enumerate(job.inputs):
-                arrays.append(_view(aligned(s.nbytes), s))
-                arrays[-1][...] = draw(s, i, job.mode)
+            arrays = [_view(aligned(s.nbytes), s) for s in (*job.outputs, *job.inputs)]
+            for array in arrays[: len(job.outputs)]:
+                array.fill(0)
+            for i, array in enumerate(arrays[len(job.outputs) :]):
+                array[...] = draw(job.inputs[i], i, job.mode)
             sets.append(arrays)
         return sets[:copies]
 

@@ -18,14 +18,7 @@ from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.ranges import Literal, needs_least, needs_zero, ranges
-from lambent.kernel.rewrite import (
-    assuming,
-    bound,
-    free_axes,
-    joined,
-    readied,
-    split,
-)
+from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
 from lambent.kernel.tile import (
     Accumulate,
     Axis,

@@ -50,7 +50,7 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, int] | None = 
     return terms.make(t.op, args, kids, t.dtype)
 
 
-def reindexed(index: Size, f: Rewrite, axes: Mapping[int, int]) -> Size:
+def reindexed(index: Size, f: Callable[[Term], Any], axes: Mapping[int, int]) -> Size:
     """The index expression with f applied to the terms in it, and axes renamed."""
     if not values_in(index) and not axes_in(index) & axes.keys():
         return index
@@ -247,19 +247,15 @@ def two_groups(
     """
     wide = [p for p in parts if p]
     batch = wide[0].intersection(*wide[1:]) if wide else frozenset[int]()
-    found: list[tuple[frozenset[int], list[int]]] = []
-    rest: list[int] = []
-    for n, p in enumerate(parts):
-        own = p - batch
-        if not own:
-            rest.append(n)
-            continue
-        touching = [g for g in found if g[0] & own]
-        found = [g for g in found if not g[0] & own]
-        members = [*(m for g in touching for m in g[1]), n]
-        found.append((own.union(*(g[0] for g in touching)), sorted(members)))
-    if len(found) != 2:
+    own = [p - batch for p in parts]
+    groups: list[frozenset[int]] = []
+    for p in filter(None, own):
+        touching = [g for g in groups if g & p]
+        groups = [*(g for g in groups if not g & p), p.union(*touching)]
+    if len(groups) != 2:
         return None
-    (_, a), (_, b) = sorted(found, key=lambda g: min(map(rank, g[0])))
-    (b if len(b) > 1 and len(a) == 1 else a).extend(rest)
-    return a, b, batch
+    first, second = sorted(groups, key=lambda g: min(map(rank, g)))
+    a = [n for n, p in enumerate(own) if p & first]
+    b = [n for n, p in enumerate(own) if p & second]
+    alone = [n for n, p in enumerate(own) if not p]
+    return (a, b + alone, batch) if len(a) == 1 < len(b) else (a + alone, b, batch)

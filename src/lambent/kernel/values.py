@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from lambent.algebra.term import REDUCTIONS, Term, const_value, walk
-from lambent.graph.dim import Atom, Size, axis, value, values_in
+from lambent.graph.dim import Size, axis, values_in
 from lambent.graph.dtypes import DType, bool_
-from lambent.graph.prove import substitute
-from lambent.kernel.rewrite import two_groups
+from lambent.kernel.rewrite import reindexed, two_groups
 from lambent.kernel.tile import (
     Axis,
     Dot,
@@ -116,13 +115,11 @@ class Values:
     def index(self, index: Size, scope: Scope) -> Size:
         """The index expression with its terms computed, and named."""
 
-        def atom(a: Atom) -> Size | None:
-            if a.kind != "value":
-                return None
-            scope.named.add(a.args[0])
-            return value(self.value(a.args[0], scope))
+        def named(t: Term) -> Value:
+            scope.named.add(t)
+            return self.value(t, scope)
 
-        return substitute(index, atom)
+        return reindexed(index, named, {})
 
     def factors(self, scope: Scope, t: Term) -> list[Value]:
         """The factors of a product that nothing else uses, and no factor for a constant 1."""

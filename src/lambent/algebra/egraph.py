@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lambent.algebra.names import mixed_radix
 from lambent.algebra.readout import Ref, Row, Rows, rank, read_rows
 from lambent.algebra.saturate import MOST_AXES, Session, applied
 from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
@@ -23,7 +22,7 @@ from lambent.algebra.translate import translate
 from lambent.graph.dim import Dim, Size, axes_in, symbols_in, value, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.node import Node
-from lambent.graph.prove import Prover, maximum, minimum, substitute
+from lambent.graph.prove import Prover, maximum, minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,30 +154,16 @@ def read(session: Session) -> Saturated:
             classes[ref.id] = EClass(nodes, rows.free[c], rows.dtype[c], False)
     classes = _mark_weights(classes, translation.buffers, extents)
 
-    def rename(e: Size) -> Size:
-        """An index over axes of the translation, over bits."""
-        bits = session.bits.of
-        return substitute(
-            e, lambda a: mixed_radix(bits[a.args[0]], extents) if a.kind == "axis" else None
-        )
-
-    roots = tuple(
-        Root(
-            root.buffer.name,
-            meaning[c].id,
-            tuple(map(rename, root.index)),
-            root.buffer.shape,
-            root.buffer.dtype,
-            root.output,
-        )
-        for root, c in zip(translation.roots, rows.roots, strict=True)
-    )
+    roots = []
+    for root, c in zip(translation.roots, rows.roots, strict=True):
+        b, index = root.buffer, tuple(map(session.bits.index, root.index))
+        roots.append(Root(b.name, meaning[c].id, index, b.shape, b.dtype, root.output))
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
     rules = applied(session.matches)
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, 0.0, rules)
-    return Saturated(classes, dict(enumerate(extents)), roots, buffers, stats)
+    return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats)
 
 
 def _members(nodes: list[Row], first: Row) -> list[Row]:

@@ -28,9 +28,9 @@ DECLARATIONS = [line for row in _DECLARATIONS for line in choices(row)]
 
 _FACTS = (
     # Free axes, as a mask.
-    "(= e (In n l)) (= f (freeL l)) => (set (free e) f)",
+    "(= e ([In n/Val/IOf/IMul n] a)) (= f ([freeL/freeI/free/freeI] a))"
+    " => (set ([free/free/freeI/freeI] e) f)",
     "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)]) => (set (free e) 0)",
-    "(= e (Val i)) (= f (freeI i)) => (set (free e) f)",
     f"(= e ([{UNARY}/Scale c n/Cast d] a)) (= f (free a)) => (set (free e) f)",
     f"(= e ([{BINARY}] a b)) (= f (free a)) (= g (free b)) => (set (free e) (| f g))",
     "(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (& f (^ -1 m)))",
@@ -42,8 +42,6 @@ _FACTS = (
     "(= e (Cons i l)) (= f (freeI i)) (= g (freeL l)) => (set (freeL e) (| f g))",
     "(= e (Ax m)) => (set (freeI e) m)",
     "(= e ([IC/IS] n)) => (set (freeI e) 0)",
-    "(= e (IMul n a)) (= f (freeI a)) => (set (freeI e) f)",
-    "(= e (IOf a)) (= f (free a)) => (set (freeI e) f)",
     f"(= e ([{INDEX}] a b)) (= f (freeI a)) (= g (freeI b)) => (set (freeI e) (| f g))",
     # Dtypes.
     "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)/(Cast d a)]) => (set (dt e) d)",

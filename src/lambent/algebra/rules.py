@@ -33,13 +33,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lambent.algebra import term
 from lambent.graph.dtypes import DTYPES, bool_, int64
 
 CODE = {d: (16 if d.is_float else 0) + i for i, d in enumerate(DTYPES.values())}
 """A number per dtype; those of floats are 16 and above."""
 
-UNARY = "Exp2/Log2/Sin/Recip/Sqrt/Not"
-BINARY = "Add/Mul/Mod/Less/Eq/Mask"
+UNARY = "/".join(op.capitalize() for op in term.UNARY if op != "cast")
+BINARY = "/".join(op.capitalize() for op in term.BINARY)
 INDEX = "IAdd/IMulI/IDiv/IMin/IMax"
 
 _WORDS = {

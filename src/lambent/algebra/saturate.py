@@ -19,12 +19,13 @@ import numpy as np
 from egglog.bindings import EGraph
 
 from lambent.algebra.facts import DECLARATIONS, fact_rules
+from lambent.algebra.names import mixed_radix
 from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term, walk
 from lambent.algebra.translate import Translation
 from lambent.graph.dim import Atom, Monomial, Size, axes_in, terms_of
 from lambent.graph.node import Weight
-from lambent.graph.prove import Prover
+from lambent.graph.prove import Prover, substitute
 
 HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINARY, *REDUCTIONS)} | {
     "const": "C"
@@ -51,6 +52,11 @@ class Bits:
 
     def mask(self, axes: Iterable[int]) -> int:
         return sum(1 << b for a in axes for b in self.of[a])
+
+    def index(self, e: Size) -> Size:
+        """An index expression over axes, over bits."""
+        bits = {a: mixed_radix(self.of[a], self.extents) for a in axes_in(e)}
+        return substitute(e, lambda atom: bits[atom.args[0]] if atom.kind == "axis" else None)
 
 
 def name_bits(translation: Translation, split: int) -> Bits:

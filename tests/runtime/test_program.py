@@ -14,7 +14,7 @@ import handmade as h
 import lambent
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bfloat16, float32, int32
-from lambent.graph.prove import assume
+from lambent.graph.prove import assume, maximum
 from lambent.kernel.kernel import Buffer
 from lambent.runtime.build import assemble, build
 from lambent.runtime.plan import Plan
@@ -201,6 +201,18 @@ def test_a_symbol_that_no_input_gives_is_refused() -> None:
     plan = chain(S, hidden * hidden, 1)
     with pytest.raises(ValueError, match="'program_hidden' does not follow from the shapes"):
         build(plan, backend)
+
+
+def test_a_symbol_follows_from_a_sum_once_the_others_are_known() -> None:
+    t = Dim("program_t", 0, 9)
+    program = build(chain(S, 2 * t + S + S // 2, 1), backend)
+    x, w = random(3, 12), weight(12)
+    np.testing.assert_allclose(program(x=x, w=w), 2 * x * w, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"dim 1 is 11, so program_t = 7/2, .*range 0 … 9"):
+        program(x=x[:, :11], w=w[:11])
+    for size in (maximum(S, t), t * t, S * t, t // 2, t + t * S):
+        with pytest.raises(ValueError, match="'program_t' does not follow"):
+            build(chain(S, size, 1), backend)
 
 
 def test_repr_and_explain() -> None:

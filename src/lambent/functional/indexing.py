@@ -12,7 +12,6 @@ from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int8, int64
 from lambent.graph.tensor import (
     DTypeLike,
-    Shape,
     Tensor,
     TensorLike,
     as_axis,
@@ -24,6 +23,7 @@ from lambent.graph.tensor import (
     iota,
     view,
 )
+from lambent.graph.views import Shape
 
 _ARRAYS = (Tensor, np.ndarray)
 _Write: TypeAlias = tuple[Tensor, int, Tensor, Tensor]

@@ -150,10 +150,8 @@ class Prover:
         """The minimum or maximum is either operand."""
         k, rest = split(e, atom)
         holds = [self._proved(k * arg + rest, depth) for arg in atom.args]
-        if all(holds):
-            return True
         sign = 1 if atom.kind == "max" else -1  # max(x, y) >= x; min(x, y) <= x
-        return any(holds) and self._proved(sign * k, depth)
+        return all(holds) or (any(holds) and self._proved(sign * k, depth))
 
     def _by_division(self, e: Size, atom: Atom, depth: int) -> bool:
         """e = k·(x//n) + rest, and x − n + 1 <= n·(x//n) <= x."""

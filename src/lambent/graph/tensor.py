@@ -22,14 +22,13 @@ from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64, promote
 from lambent.graph.node import Node, Weight, make
 from lambent.graph.ops import PRIMITIVES
 from lambent.graph.prove import SYMBOLS_ONLY
-from lambent.graph.views import view_shape
+from lambent.graph.views import Shape, view_shape
 
 if TYPE_CHECKING:
     from lambent.functional.methods import Methods
 else:
     Methods = object
 
-Shape: TypeAlias = "tuple[Size, ...]"
 Scalar: TypeAlias = "bool | int | float"
 DTypeLike: TypeAlias = Any
 """A DType, its name, a Python type, or what NumPy takes for a dtype."""
@@ -72,12 +71,6 @@ class Tensor(Methods):
     def __repr__(self) -> str:
         return f"Tensor({describe(self)}, {self.node.op})"
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            f"truth of a Tensor ({describe(self)}): it has no value while the graph is built; "
-            "choose with lambent.where(condition, a, b)"
-        )
-
     def __len__(self) -> int:
         if not self.shape or not isinstance(self.shape[0], int):
             raise TypeError(f"len() of {describe(self)}: the first dim is missing or symbolic")
@@ -88,11 +81,11 @@ class Tensor(Methods):
 
     def _no_value(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError(
-            f"a Tensor ({describe(self)}) has no value while the graph is built; compile it, or "
-            "evaluate it with lambent.evaluate"
+            f"a Tensor ({describe(self)}) has no value while the graph is built: compile it or "
+            "call lambent.evaluate; to choose by its truth, lambent.where(condition, a, b)"
         )
 
-    __float__ = __int__ = __index__ = __complex__ = __array__ = _no_value
+    __bool__ = __float__ = __int__ = __index__ = __complex__ = __array__ = _no_value
 
 
 def describe(*xs: Tensor) -> str:
@@ -150,9 +143,7 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
         other = next((size for size in sizes if size not in (1, wide)), None)
         if other is not None:
             shown = " with ".join(str(list(s)) for s in shapes)
-            raise ValueError(
-                f"{op}: cannot broadcast {shown}: {wide} and {other} differ and neither is 1"
-            )
+            raise ValueError(f"{op}: cannot broadcast {shown}: {wide} and {other} differ")
         out.append(wide)
     return tuple(out[::-1])
 

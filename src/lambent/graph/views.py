@@ -23,7 +23,6 @@ from lambent.graph.ops import VIEWS
 from lambent.graph.prove import SYMBOLS_ONLY, Prover, maximum
 
 Shape = tuple[Size, ...]
-Condition = tuple[Size, Size]
 
 
 def view_shape(op: str, shape: Shape, attr: Any) -> Shape:
@@ -137,7 +136,7 @@ def reshape_groups(a: Shape, b: Shape) -> list[tuple[int, int, int, int]]:
 
 def view_index(
     op: str, attr: Any, source: Shape, shape: Shape, index: Shape, prover: Prover
-) -> tuple[Shape, tuple[Condition, ...]]:
+) -> tuple[Shape, tuple[tuple[Size, Size], ...]]:
     """The index into the source of a view, and where it is valid.
 
     Args:

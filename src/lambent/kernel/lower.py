@@ -179,11 +179,7 @@ class _Lowering:
         elif goal.kind in ("fold", "part"):
             self.emit_fold(scope, goal)
         else:
-            t = goal.terms[0]
-            if goal.kind == "sum":
-                total = self.values.summed(scope, goal.axes, self.values.factors(scope, t), t.dtype)
-            else:
-                total = self.values.reduce("max", goal.axes, self.values.value(t, scope))
+            total = self.values.reduction(goal.kind, goal.axes, goal.terms[0], scope)
             scope.out.append(Accumulate(goal.accs[0].name, goal.kind, total))
 
     def emit_fold(self, scope: Scope, goal: Goal) -> None:

@@ -106,11 +106,14 @@ class Values:
                 return Index(self.index(t.args[0], scope))
             case "const" | "inf" | "nan":
                 return Lit(literal(t), t.dtype)
-            case "sum":
-                return self.summed(scope, t.axes, self.factors(scope, t.kids[0]), t.dtype)
-            case "max":
-                return self.reduce("max", t.axes, self.value(t.kids[0], scope))
+            case "sum" | "max":
+                return self.reduction(t.op, t.axes, t.kids[0], scope)
         return Map(t.op, tuple(self.value(k, scope) for k in t.kids), t.dtype)
+
+    def reduction(self, op: str, axes: frozenset[int], t: Term, scope: Scope) -> Value:
+        if op == "sum":
+            return self.summed(scope, axes, self.factors(scope, t), t.dtype)
+        return self.reduce(op, axes, self.value(t, scope))
 
     def index(self, index: Size, scope: Scope) -> Size:
         """The index expression with its terms computed, and named."""

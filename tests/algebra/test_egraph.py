@@ -94,7 +94,7 @@ def test_weights_only_values_do_not_change_with_the_inputs(name):
         np.testing.assert_array_equal(seen[0][c][1], seen[1][c][1])
 
 
-@pytest.mark.parametrize("first", range(0, 36, 12))
+@pytest.mark.parametrize("first", range(0, 24, 12))
 def test_every_member_of_random_graphs(first):
     for seed in range(first, first + 12):
         outputs = random_graph(seed, steps=18)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from rule_values import CODE, FLOATS, NAMES, Rejected, Sample, bits, mask_of, read
 
-from lambent.algebra.facts import fact_rows
+from lambent.algebra.facts import FACTS
 from lambent.algebra.rules import Rule
 
-ROWS = [row for row in fact_rows() if "(In " not in row[0]]
+ROWS = [row for row in FACTS if "(In " not in row[0]]
 
 
 def parts(text):

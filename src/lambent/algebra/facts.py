@@ -92,14 +92,10 @@ _FACTS = (
     f"(= e ([{UNARY}/Scale c n/Cast d/Sum m/Max m] a)) (wonly a) => (wonly e)",
     f"(= e ([{BINARY}] a b)) (wonly a) (wonly b) => (wonly e)",
 )
-
-
-def fact_rows() -> list[tuple[str, str]]:
-    """(premises, conclusion) of every rule about facts."""
-    rows = [row.split(" => ") for choice in _FACTS for row in choices(choice)]
-    return [(premises, conclusion) for premises, conclusion in rows]
+FACTS = [row.partition(" => ")[::2] for choice in _FACTS for row in choices(choice)]
+"""(premises, conclusion) of every rule about facts."""
 
 
 def fact_rules(empty: int) -> list[str]:
     """One egglog rule a line. `empty`: the axes that may have no points."""
-    return [spell(f"(rule ({a}) ({b}) :ruleset facts)", empty) for a, b in fact_rows()]
+    return [spell(f"(rule ({a}) ({b}) :ruleset facts)", empty) for a, b in FACTS]

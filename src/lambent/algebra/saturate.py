@@ -21,7 +21,7 @@ from egglog.bindings import EGraph
 from lambent.algebra.facts import DECLARATIONS, fact_rules
 from lambent.algebra.names import mixed_radix
 from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE
-from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term, walk
+from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term
 from lambent.algebra.translate import Translation
 from lambent.graph.dim import Atom, Monomial, Size, axes_in, terms_of
 from lambent.graph.node import Weight
@@ -65,7 +65,7 @@ def name_bits(translation: Translation, split: int) -> Bits:
     Raises:
         ValueError: more axes than an i64 has bits.
     """
-    terms = list(walk(*_all_terms(translation)))
+    terms = list(translation.terms())
     reduced = frozenset[int]().union(*(t.axes for t in terms))
     indices = [root.index for root in translation.roots] + [t.indices for t in terms]
     used = reduced.union(*(axes_in(e) for index in indices for e in index))
@@ -87,11 +87,6 @@ def _parts(extent: Size, split: int) -> tuple[Size, ...]:
             if extent % parts == 0:
                 return parts, extent // parts
     return (extent,)
-
-
-def _all_terms(translation: Translation) -> list[Term]:
-    pairs = translation.alternatives
-    return [root.term for root in translation.roots] + [t for pair in pairs for t in pair]
 
 
 _FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
@@ -134,7 +129,7 @@ class Session:
         """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
         for outer, inner in self.bits.cuts:
             yield f"(cut {1 << outer} {1 << inner})"
-        terms = walk(*_all_terms(self.translation))
+        terms = self.translation.terms()
         narrow = {t.dtype for t in terms if t.op == "cast" and t.kids[0].op == "val"}
         for dtype in (d for d in CODE if d in narrow and d.is_integer):
             top = 2 ** (8 * dtype.itemsize - (dtype.kind == "i"))
@@ -149,7 +144,7 @@ class Session:
 
     def _terms(self) -> Iterator[str]:
         buffers = self.translation.buffers
-        for term in walk(*_all_terms(self.translation)):
+        for term in self.translation.terms():
             yield f"(let {_name(term)} {self._text(term)})"
             if term.op == "in" and buffers[term.args[0]].weight:
                 yield f"(wonly {_name(term)})"
@@ -166,10 +161,8 @@ class Session:
             args = [self._string(buffer), _nest("Cons", [*items, "(Nil)"])]
         elif term.op == "const":
             r, k = term.args
-            args = [
-                f'(bigrat (from-string "{r.numerator}") (from-string "{r.denominator}"))',
-                str(k),
-            ]
+            number = f'(bigrat (from-string "{r.numerator}") (from-string "{r.denominator}"))'
+            args = [number, str(k)]
         elif term.op == "val":
             args = [self._index(term.args[0])]
         elif term.axes:

@@ -8,15 +8,16 @@ value and, where that is no more work, also computed again there.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from lambent.algebra.names import mixed_radix, name_axes, reducing
-from lambent.algebra.term import LOG2E, Buffer, Term, Terms
+from lambent.algebra.term import LOG2E, Buffer, Term, Terms, walk
 from lambent.graph.dim import Dim, Size, axes_in, representative
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.graph.node import Node, topo
@@ -49,6 +50,10 @@ class Translation:
     extents: tuple[Size, ...]
     buffers: dict[str, Buffer]
     sources: dict[str, Node]
+
+    def terms(self) -> Iterator[Term]:
+        """Every term, operands before users."""
+        return walk(*(root.term for root in self.roots), *itertools.chain(*self.alternatives))
 
 
 def translate(outputs: Sequence[Node], reuse: bool = False) -> Translation:

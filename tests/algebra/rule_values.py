@@ -340,7 +340,7 @@ class Sample:
         return self(e)
 
 
-def counterexample(rule, wanted=80, tries=6000):
+def counterexample(rule, wanted=50, tries=6000):
     """(None, samples) if both sides agreed on all samples; else (a description, samples)."""
     before, after = read(rule.before) if "(" in rule.before else rule.before, rule.after
     after = read(after) if "(" in after else after

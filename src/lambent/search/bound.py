@@ -108,7 +108,7 @@ class Bounder:
             return MATH
         if t.op in ("fold", "part"):  # maximum, difference and exp2 where a varies
             a = t.kids[0]
-            return 1.0 + self.volume(a.free | t.axes) / self.volume(t.free | t.axes) * MATH
+            return 1.0 + MATH / max(1.0, self.volume(t.free - a.free - t.axes))
         return 1.0
 
     def shares(self, terms: list[Term]) -> list[tuple[frozenset[int], float]]:

@@ -8,6 +8,7 @@ exists. Nothing is dropped by rank unless `keep` is hit, and then the report nam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -36,6 +37,9 @@ MAX_REDUCTIONS = 6  # reductions fused in one kernel
 SLACK = (
     4.0  # a body this much slower than the cheapest plan of its class is never part of a best plan
 )
+
+ALIKE = 3  # bodies kept that read the same costly values
+COSTLY = 0.03  # of the program's time, from which on a value is costly
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class _Search:
     table: dict[int, dict[Key, Body]] = field(default_factory=dict)
     stored: dict[int, Body] = field(default_factory=dict)
     capped: set[int] = field(default_factory=set)
+    costly: int = 0  # leaves that take a good part of the program to make
 
     # ---- leaves and shared work ----
 
@@ -112,6 +117,8 @@ class _Search:
             self.reduction_bit[f] = s.item.get(c, len(self.leaf_bit) + len(self.reduction_bit))
 
     def _add(self, name: str, size: float, togo: float) -> None:
+        if togo > COSTLY * self.space.total:
+            self.costly |= 1 << len(self.leaf_bit)
         self.leaf_bit[name] = len(self.leaf_bit)
         self.leaf_bytes.append(size)
         self.leaf_togo.append(togo)
@@ -284,8 +291,9 @@ class _Search:
         if self.space.weights(c):
             return {k: found[k] for k in order if self._free_of_weights(found[k])}
         kept: dict[Key, Body] = {}
+        alike: Counter[int] = Counter()  # bodies by the costly values that they read
         for key in order:
-            body = found[key]
+            body, costly = found[key], key[0] & self.costly
             if body.basic:
                 kept[key] = body
             elif self.time(key[0], body.work) > SLACK * ranks[order[0]]:
@@ -293,8 +301,11 @@ class _Search:
             elif len(kept) >= self.keep:
                 self.capped.add(c)
                 break
+            elif alike[costly] >= ALIKE:
+                self.capped.add(c)
             elif not self._dominated(body, kept.values()):
                 kept[key] = body
+                alike[costly] += 1
         kept.update((k, b) for k, b in found.items() if b.basic)
         return kept
 

@@ -516,7 +516,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
                     elif f in by_factors:
                         operands[f] = by_factors[f]
     wanted += [c for c, _ in operands.values()]
-    wanted = [c for c in wanted if not space.weights(c)]
+    ends = _ends(space, by_factors)
+    wanted = [c for c in wanted if not space.weights(c) and c in ends]
     wanted += [c for c in space.alts if space.weights(c) and _packs(space, c)]
     most = (1 + SLACK) * space.total
     for c in dict.fromkeys(wanted):
@@ -524,6 +525,31 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         if c not in space.item and (through <= most or space.weights(c)):
             _store(space, c)
     return {f: p for f, p in operands.items() if p[0] in space.item and not space.weights(p[0])}
+
+
+def _ends(space: Space, products: Groups) -> set[int]:
+    """Classes that a reduction, an index or a larger value uses as they are.
+
+    Any other is a step of an elementwise chain: what comes after it is no larger, and better stored.
+    """
+    ends: set[int] = set()
+    for c, alts in space.alts.items():
+        for alt in alts:
+            if alt.op in REDUCTIONS:
+                front, factors = _factors(alt)
+                ends.update(front)
+                groups = sides(space, factors) if alt.op != "max" else [[*range(len(factors))]]
+                for group in groups:
+                    f = tuple(sorted(factors[i] for i in group))
+                    if len(f) > 1:
+                        size = space.volume(_union(space, f))
+                        ends.update(k for k in f if 2 * space.volume(space.free[k]) <= size)
+                    ends.update([products[f][0]] if f in products else f if len(f) == 1 else ())
+            elif alt.op == "in":
+                ends.update(alt.kids)
+            else:
+                ends.update(k for k in alt.kids if 2 * space.bytes(k) <= space.bytes(c))
+    return ends
 
 
 def _pays(space: Space, c: int) -> bool:

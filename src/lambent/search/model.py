@@ -1,8 +1,9 @@
 """What a tile program is likely to take: the work its loops really do, at the rates of one core.
 
-A bound counts every term once, at peak. The model sees what a schedule adds to that: values computed
-anew in every tile of an outer loop, operands packed again, loads that no vector can do at once, rows
-too few for the registers, tasks too few for the cores. It orders what is measured; it never certifies.
+A bound counts every term once, at peak. The model sees what a schedule adds to that: values
+computed anew in every tile of an outer loop, operands packed again, loads that no vector can do at
+once, register blocks that are too small or too large, tasks too few for the cores. It orders what
+is measured; it never certifies.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from lambent.search.bound import byte_time, rate
 OPS = {"exp2": 12.0, "log2": 18.0, "sin": 22.0, "recip": 6.0, "sqrt": 6.0, "mod": 12.0}
 MOVED, STRIDED, PACKED = 1.0, 10.0, 4.0  # contiguous; one lane at a time; into a product's panels
 PRODUCT = 0.85  # of the peak, that a product reaches in full register blocks
-ROWS = 6  # of such a block
+REGISTERS = 16  # of vectors; a block with more accumulators and operands spills
 TASK = 2e-7  # seconds to hand a task to a core
 STEP = 2e-8  # seconds of a statement, however small its tile
 
@@ -154,12 +155,19 @@ class _Model:
         depth, batch = self.volume(v.axes), self.volume((a & b) - v.axes)
         last = max((i for i in b - a if self.sizes[i] > 1), default=-1)
         padded = -(-columns // 8) * 8
-        few = max(1.0, ROWS / rows)  # each panel read serves few rows
-        work = batch * rows * padded * depth * 2 * few / PRODUCT
-        seconds = work / self.rate(v.dtype)
+        work = batch * rows * padded * depth * 2 / PRODUCT
+        seconds = work / self.rate(v.dtype) * self.block(rows)
         if isinstance(v.b, Load) and self.stride(last, v.b.buffer, v.b.index) != 1:
             seconds += batch * columns * depth * PACKED / self.lanes(v.dtype)
         return seconds
+
+    def block(self, rows: float) -> float:
+        """How much slower than the peak the register block is: it loads more than it multiplies,
+        has too few sums to hide the latency of one, or does not fit the registers."""
+        r, n = self.program.schedule.block
+        r = max(1, min(r, int(rows)))
+        spills = 2.0 if r * n + n + 1 >= REGISTERS else 1.0
+        return max(1.0, (r + n) / (r * n), 8 / (r * n)) * spills
 
     def volume(self, axes: Iterable[int]) -> float:
         return float(math.prod(self.sizes[i] for i in axes))

@@ -530,7 +530,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
 def _ends(space: Space, products: Groups) -> set[int]:
     """Classes that a reduction, an index or a larger value uses as they are.
 
-    Any other is a step of an elementwise chain: what comes after it is no larger, and better stored.
+    Any other is a step of an elementwise chain: what comes after is no larger, and better stored.
     """
     ends: set[int] = set()
     for c, alts in space.alts.items():

@@ -368,8 +368,10 @@ def _contract(space: Space, factors: Sequence[int], whole: float) -> float:
     split = [[factors[i] for i in g] for g in sides(space, factors)]
     inner = sum(_product(space, g) for g in split if len(g) > 1)
     if len(split) == 1:
-        last = space.volume(_union(space, split[0])) if len(split[0]) > 1 else 0.0
-        return inner - last * space.prices.map + whole * space.prices.map
+        if len(split[0]) < 2:
+            return whole * space.prices.map
+        last = space.volume(_union(space, split[0]))  # that product is multiplied and added at once
+        return inner - last * space.prices.map + whole * space.prices.fma
     return inner + (len(split) - 2) * whole * space.prices.map + whole * space.prices.fma
 
 

@@ -9,8 +9,10 @@ producers, per root and leaf, cycles cut when they appear.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,9 +93,10 @@ def solve(problem: Problem, costs: Sequence[float], *, seconds: float = 10.0) ->
         ValueError: no cover exists.
     """
     makers = [_undominated(m, costs) for m in problem.makers]
-    chosen = _shortest(makers, problem.bits(problem.outputs))
+    parts = [_shortest(makers, part) for part in _apart(makers, problem.bits(problem.outputs))]
     try:
-        if chosen is not None:
+        if None not in parts:
+            chosen = [k for part in parts for k in part or ()]
             order = ordered(problem, chosen)
             cost = sum(costs[k] for k in order)
             return Cover(order, cost, cost)
@@ -212,6 +215,23 @@ def _places(bits: int) -> Iterable[int]:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
+
+
+def _apart(makers: Makers, start: int) -> list[int]:
+    """The values of `start` in groups that can have nothing in common: a path for each will do."""
+    reach = [0] * len(makers)
+    for i in reversed(range(len(makers))):
+        reach[i] = 1 << i
+        for leaves in {leaves & (-2 << i) for _, _, leaves in makers[i]}:
+            for x in _places(leaves & ~reach[i]):
+                reach[i] |= reach[x]
+    groups: list[tuple[int, int]] = []
+    for i in _places(start):
+        near = [g for g in groups if g[1] & reach[i]]
+        groups = [g for g in groups if not g[1] & reach[i]]
+        values, needs = zip((1 << i, reach[i]), *near, strict=True)
+        groups.append((sum(values), functools.reduce(operator.or_, needs)))
+    return [values for values, _ in groups]
 
 
 def _shortest(makers: Makers, start: int) -> list[int] | None:

@@ -157,8 +157,8 @@ EXAMPLES = {
 B, N, C, H, D = 2, 4, 3, 4, 2
 
 
-def heads_of(y, n=N):
-    return s.permute(s.reshape(y, B, n, H, D), 0, 2, 1, 3)
+def heads_of(y, n=None):
+    return s.permute(s.reshape(y, B, n or N, H, D), 0, 2, 1, 3)
 
 
 def project():

@@ -1,4 +1,4 @@
-"""What the search must find for long rows: the input is read from memory once, nothing is stored."""
+"""What the search must find for long rows: the input is read once, and nothing is stored."""
 
 from __future__ import annotations
 

@@ -386,4 +386,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lambent' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LATER[name]), name)
+    try:
+        return getattr(import_module(_LATER[name]), name)
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.startswith("lambent"):
+            raise
+        raise ModuleNotFoundError(
+            f"lambent.{name} needs the package {error.name.partition('.')[0]!r}, which is not "
+            "installed; pip install 'lambent[cpu]'",
+            name=error.name,
+        ) from None

@@ -198,9 +198,7 @@ class _Driver:
         self.budget, self.stop_gap, self.progress = budget, stop_gap, progress
         self.calibration: Calibration = backend.calibrate()
         self.void = False
-        self.bench = Bench(
-            backend, db, symbols or {}, self.clock, seed, likely=self._likely_time
-        )
+        self.bench = Bench(backend, db, symbols or {}, self.clock, seed, likely=self._likely_time)
         self.regions = [region(w, self.calibration, self.clock) for w in works]
 
     def recall(self, known: str | None) -> list[list[tuple[int, str]]] | None:

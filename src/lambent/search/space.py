@@ -74,6 +74,7 @@ class Space:
     best: dict[int, Alt] = field(default_factory=dict)
     stored: list[Stored] = field(default_factory=list)
     item: dict[int, int] = field(default_factory=dict)  # class → number in `stored`
+    packed: set[int] = field(default_factory=set)  # weights that no product wants as they are
     by_name: dict[str, int] = field(default_factory=dict)
     family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
 
@@ -96,6 +97,25 @@ class Space:
     def buffer_bytes(self, name: str) -> float:
         b = self.source.buffers[name]
         return math.prod(representative(d) for d in b.shape) * b.dtype.itemsize
+
+    def at_load(self, name: str) -> bool:
+        """Whether a buffer holds weights, or what is made of them alone, when a program runs."""
+        if name in self.by_name:
+            stored = self.stored[self.by_name[name]]
+            return self.weights(stored.cls) and not stored.output
+        return self.source.buffers[name].weight
+
+    def used(self, name: str) -> float:
+        """Bytes of an input that some kernel may read at least: its largest access."""
+        loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
+        return min(self.buffer_bytes(name), max(map(self.bytes, loads), default=0.0))
+
+    def to_make(self, name: str) -> float:
+        """Seconds to make a stored value; inputs are there."""
+        if name not in self.by_name:
+            return 0.0
+        c = self.stored[self.by_name[name]].cls
+        return self.cost[c] + self.bytes(c) * self.prices.byte + self.prices.launch
 
     def divides(self, cls: int, const: Const) -> bool:
         """Whether values of the class may be divided by a constant: integers only by one."""
@@ -261,6 +281,11 @@ def _factors(alt: Alt) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return alt.kids[:cut], alt.kids[cut:]
 
 
+def contracted(alt: Alt) -> tuple[int, ...]:
+    """The factors that a reduction multiplies and sums; none of anything else."""
+    return _factors(alt)[1] if alt.op in REDUCTIONS and alt.op != "max" else ()
+
+
 def _weight_groups(space: Space, flat: dict[int, list[Multiset]]) -> Groups:
     """Products of weights alone that are no larger than their factors: they cost nothing."""
     groups: Groups = {}
@@ -405,11 +430,10 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
     """The cheapest DAG of every class, greedily: a class that is used twice is paid once.
 
     Relaxation to the fixpoint (the "faster greedy DAG" of extraction gym): every class carries
-    the set of classes that its cheapest DAG computes.
+    the classes that its cheapest DAG computes, with what each costs there.
     """
     roots = {r.name: r.cls for r in space.source.roots}
-    paid: dict[int, float] = {}  # what each class costs itself in its cheapest DAG
-    below: dict[int, int] = {}
+    paid: dict[int, dict[int, float]] = {}
     users: dict[int, set[int]] = {}
     space.cost, space.best = {}, {}
     for c, alts in alternatives.items():
@@ -422,18 +446,18 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
         for c in dirty:
             for alt, base in zip(alternatives[c], own[c], strict=True):
                 needs = _needs(alt, roots)
-                if any(k not in below or below[k] >> c & 1 for k in needs):
+                if any(k not in paid or c in paid[k] for k in needs):
                     continue
-                parts = 0
+                parts: dict[int, float] = {}
                 for k in needs:
-                    parts |= below[k]
-                total = base + sum(paid[i] for i in bits(parts))
+                    parts.update(paid[k])
+                total = base + sum(parts.values())
                 if total < space.cost.get(c, math.inf) * (1 - 1e-9):
                     load = space.bytes(c) * space.prices.byte + EPSILON
                     packed = space.weights(c) and load < total
                     space.cost[c], space.best[c] = total, alt
-                    paid[c] = load if packed else base  # weights: made at load, only read
-                    below[c] = 1 << c | (0 if packed else parts)
+                    # weights are made at load, and only read
+                    paid[c] = {c: load} if packed else {**parts, c: base}
                     changed |= users.get(c, set())
         dirty = sorted(changed)
 
@@ -520,7 +544,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     wanted += [c for c, _ in operands.values()]
     ends = _ends(space, by_factors)
     wanted = [c for c in wanted if not space.weights(c) and c in ends]
-    wanted += [c for c in space.alts if space.weights(c) and _packs(space, c)]
+    space.packed = {c for c in space.alts if space.weights(c) and _packs(space, c)}
+    wanted += sorted(space.packed)
     most = (1 + SLACK) * space.total
     for c in dict.fromkeys(wanted):
         through = space.cost.get(c, math.inf) + 2 * space.bytes(c) * space.prices.byte
@@ -573,10 +598,24 @@ def _pays(space: Space, c: int) -> bool:
 
 def _packs(space: Space, c: int) -> bool:
     """Whether storing a class of weights at load can pay: no cheap index, no array as it is."""
-    if not space.free[c] or space.cost.get(c, math.inf) < space.bytes(c) * space.prices.byte:
+    if c not in space.best or not space.free[c] or not _reads(space, c):
+        return False
+    if space.cost[c] < space.bytes(c) * space.prices.byte:
         return False
     last = layout(space, c)[-1]
     return not any(a.op == "in" and _unit(a.args[1], last) for a in space.alts[c])
+
+
+def _reads(space: Space, c: int) -> bool:
+    """Whether the cheapest tree reads a buffer; else it is arithmetic of indices."""
+    seen, todo = {c}, [c]
+    while todo:
+        alt = space.best[todo.pop()]
+        if alt.op == "in":
+            return True
+        todo += [k for k in alt.kids if k not in seen]
+        seen.update(alt.kids)
+    return False
 
 
 def _unit(index: Any, a: int) -> bool:

@@ -93,9 +93,9 @@ def compile_graph(graph: Any, name: str, device: str, budget: float) -> Any:
     """
     if not budget > 0:
         raise UserError(f"--budget {budget:g}: give a positive number of seconds")
-    from lambent import compiler
+    import lambent
     from lambent.backends.base import BACKENDS
 
     choose("device", device, BACKENDS)
     with shown(name) as progress:
-        return compiler.compile(graph, device=device, budget=budget, progress=progress)
+        return lambent.compile(graph, device=device, budget=budget, progress=progress)

@@ -21,8 +21,8 @@ from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, value
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel, Output
+from lambent.search.flatten import ONE
 from lambent.search.space import (
-    ONE,
     Alt,
     Prices,
     Space,

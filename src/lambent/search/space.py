@@ -16,19 +16,16 @@ from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from lambent.algebra.egraph import ENode, Saturated
+from lambent.algebra.egraph import Saturated
 from lambent.algebra.term import REDUCTIONS
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer
+from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
 
-MAX_FACTORS = 8
-MAX_MULTISETS = 32
 SLACK = 0.5  # how much of the cheapest program's time a detour may waste, by optimistic times
 TRANSCENDENTAL = frozenset(("exp2", "log2", "sin", "sqrt", "recip"))
 PRODUCTS = ("mul", "sum", "fold", "part")  # alternatives that hold a multiset of factors
-Const = tuple[int, int, int]  # numerator / denominator · log2(e)^k; plain integers hash fast
-ONE: Const = (1, 1, 0)
 EPSILON = 1e-12  # seconds; makes every step cost something, so that cheapest bodies have no cycle
 
 
@@ -151,13 +148,13 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     )
     free = {c: mask_of(e.free) for c, e in source.classes.items()}
     space = Space(source, prices, free, _sizes=sizes)
-    space.family = _families(source)
-    flat = {op: _flatten(source, op) for op in ("mul", "add")}
+    space.family = families(source)
+    flat = {op: flatten(source, op) for op in ("mul", "add")}
     merged = {op: _weight_groups(space, flat[op]) for op in flat}
     for c in source.classes:
         space.alts[c] = tuple(_alternatives(source, c, flat, merged))
     _price(space, space.alts)
-    _price(space, _through_families(space))
+    _price(space, _throughfamilies(space))
     _prune(space)
     groups = _choose_stored(space, flat["mul"])
     for c, alts in space.alts.items():
@@ -166,84 +163,10 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     return space
 
 
-# ---- flattening ------------------------------------------------------------------------------
+# ---- alternatives -----------------------------------------------------------------------------
 
 
-def _families(source: Saturated) -> dict[int, int]:
-    parent = {c: c for c in source.classes}
-
-    def find(c: int) -> int:
-        while parent[c] != c:
-            c = parent[c] = parent[parent[c]]
-        return c
-
-    for c, e in source.classes.items():
-        for n in e.nodes:
-            if n.op == "scale":
-                a, b = sorted((find(c), find(n.kids[0])))
-                parent[b] = a
-    return {c: find(c) for c in source.classes}
-
-
-Multiset = tuple[Const, tuple[int, ...]]
 Groups = dict[tuple[int, ...], tuple[int, Const]]  # factors → class, and its constant over theirs
-
-
-def _times(a: Const, b: Const) -> Const:
-    if a == ONE or b == ONE:
-        return b if a == ONE else a
-    n, d = a[0] * b[0], a[1] * b[1]
-    common = math.gcd(n, d)
-    return n // common, d // common, a[2] + b[2]
-
-
-def _const(value: Fraction, k: int) -> Const:
-    return value.numerator, value.denominator, k
-
-
-def _flatten(source: Saturated, op: str) -> dict[int, list[Multiset]]:
-    """Per class its flat products (or sums): constant and sorted operands that are not `op`."""
-    inner = (op, "scale") if op == "mul" else (op,)
-    nodes = {c: [n for n in e.nodes if n.op in inner] for c, e in source.classes.items()}
-    flat = {c: _atom(c, e.nodes, op, inner) for c, e in source.classes.items()}
-    users: dict[int, set[int]] = {}
-    for c, ns in nodes.items():
-        for n in ns:
-            for k in n.kids:
-                users.setdefault(k, set()).add(c)
-    dirty = sorted(c for c in nodes if nodes[c])
-    while dirty:
-        changed: set[int] = set()
-        for c in dirty:
-            before = len(flat[c])
-            for n in nodes[c]:
-                _combine(flat, c, n)
-            if len(flat[c]) != before:
-                changed |= users.get(c, set())
-        dirty = sorted(changed)
-    return {c: list(f) for c, f in flat.items()}
-
-
-def _atom(c: int, nodes: Sequence[ENode], op: str, inner: tuple[str, ...]) -> dict[Multiset, None]:
-    """The class itself as an operand; a constant is no factor but a part of the constant."""
-    consts = [n for n in nodes if n.op == "const"] if op == "mul" else []
-    if consts:
-        return {(_const(*consts[0].args), ()): None}
-    return {(ONE, (c,)): None} if any(n.op not in inner for n in nodes) else {}
-
-
-def _combine(flat: dict[int, dict[Multiset, None]], c: int, n: ENode) -> None:
-    if n.op == "scale":
-        const = _const(*n.args)
-        found = [(_times(k, const), f) for k, f in flat[n.kids[0]]]
-    else:
-        a, b = n.kids
-        found = [(_times(x[0], y[0]), tuple(sorted(x[1] + y[1]))) for x in flat[a] for y in flat[b]]
-    for m in found:
-        if len(flat[c]) >= MAX_MULTISETS:
-            return
-        if len(m[1]) <= MAX_FACTORS and c not in m[1] and not (m[0] == ONE and len(m[1]) == 1):
-            flat[c][m] = None
 
 
 def _alternatives(
@@ -323,7 +246,7 @@ def _grouped(alt: Alt, groups: Groups) -> Iterator[Alt]:
                 c, (n, d, k) = group
                 rest = [f for i, f in enumerate(factors) if i not in positions]
                 sign = 1 if n > 0 else -1
-                const = _times(alt.const, (d * sign, n * sign, -k))
+                const = times(alt.const, (d * sign, n * sign, -k))
                 yield Alt(alt.op, alt.args, (*front, *sorted([*rest, c])), const)
 
 
@@ -400,7 +323,7 @@ def _contract(space: Space, factors: Sequence[int], whole: float) -> float:
     return inner + (len(split) - 2) * whole * space.prices.map + whole * space.prices.fma
 
 
-def _through_families(space: Space) -> dict[int, tuple[Alt, ...]]:
+def _throughfamilies(space: Space) -> dict[int, tuple[Alt, ...]]:
     """Of reductions equal up to a constant only the cheapest reduces; the others scale it.
 
     Without this the greedy DAG folds constants in weights and runs a product twice.

@@ -168,10 +168,10 @@ def test_case_8_weights_outlive_runs() -> None:
 
 def test_case_10_symbolic_windows_build_and_compile() -> None:
     n = lt.Dim("case_10", 3, 4096)
-    start = time.perf_counter()
+    start = time.process_time()
     x = lt.input("x", (2, n))
     outputs = [lt.unfold(x, 1, 3, 2), lt.max_pool1d(x.reshape(1, 2, n), 3, 2)]
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     program = compiled(outputs)
     for size in (3, 4, 101):
         a = floats(2, size)

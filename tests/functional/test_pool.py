@@ -126,7 +126,7 @@ def test_unfold_is_pytorchs() -> None:
 def test_symbolic_windows_build_fast_case_10() -> None:
     """A window count over Dim("n", 1, 4096) must not make building explode."""
     n = Dim("pool_n", 1, 4096)
-    start = time.perf_counter()
+    start = time.process_time()
     x = input("x", (2, n, n), "float64")
     padded = pool.max_pool2d(x, 3, 2, 1)
     mean = pool.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)
@@ -135,7 +135,7 @@ def test_symbolic_windows_build_fast_case_10() -> None:
     deep = padded
     for _ in range(3):
         deep = pool.max_pool2d(deep, 3, 2, 1)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     rng = np.random.default_rng(0)
     for size in (1, 2, 5, 8):
         a, b = draw(rng, (2, size, size)), draw(rng, (2, size + 2))

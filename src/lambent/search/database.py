@@ -67,12 +67,11 @@ class Database:
     def __init__(self, folder: Path | None, device: str, version: str | None = None) -> None:
         self.device, self.version = device, code_version() if version is None else version
         self._lock = threading.Lock()
-        self._db = _memory()
-        if folder is not None:
-            try:
-                self._db = _open(folder / FILE)
-            except (OSError, sqlite3.Error) as error:
-                self._warn(error)
+        try:
+            self._db = _memory() if folder is None else _open(folder / FILE)
+        except (OSError, sqlite3.Error) as error:
+            self._warn(error)
+            self._db = _memory()
 
     def close(self) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import sqlite3
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -148,11 +149,15 @@ def _open(path: Path) -> sqlite3.Connection:
         OSError, sqlite3.Error: the file cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return _connect(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # locked, full, read-only: not corrupt
-            raise
+    for wait in (0.1, 0.5, 2.0, None):
+        try:
+            return _connect(path)
+        except sqlite3.OperationalError as error:  # full, read-only; or another makes it just now
+            if wait is None or "locked" not in str(error):
+                raise
+            time.sleep(wait)
+        except sqlite3.DatabaseError:  # corrupt
+            break
     path.replace(path.with_suffix(".corrupt"))
     return _connect(path)
 

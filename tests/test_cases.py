@@ -106,7 +106,7 @@ def test_case_5_division_has_floor_semantics() -> None:
             (x // y, a // b), (x % y, a % b), ((x * y + 3) // y, (a * b + 3) // b),
             ((x // y) // 3, (a // b) // 3), ((x % y) % -3, (a % b) % -3),
         ]  # fmt: skip
-        for some in (pairs[:2], pairs[2:4], pairs[4:]):
+        for some in (pairs[:2], pairs[2:4], pairs[4:]) if dtype == "int32" else (pairs[:2],):
             found = compiled([output for output, _ in some])(**given)
             for got, (_, want) in zip(found, some, strict=True):
                 np.testing.assert_array_equal(got, want)

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 MAX_CUTS = 200
-MAX_SETS = 100_000  # sets of needed values looked at before the integer program is asked
+MAX_SETS = 20_000  # sets of needed values looked at before the integer program is asked
 SMALL = 0.05  # a value cheaper than this share of the costliest kernel joins no others
 
 
@@ -86,7 +86,7 @@ class Problem:
 Makers = list[list[tuple[float, int, int]]]  # at each place: cost, kernel, leaves
 
 
-def solve(problem: Problem, costs: Sequence[float], *, seconds: float = 10.0) -> Cover:
+def solve(problem: Problem, costs: Sequence[float], *, seconds: float = 2.0) -> Cover:
     """The cheapest cover at these costs, and a proved lower bound.
 
     Raises:
@@ -107,7 +107,7 @@ def solve(problem: Problem, costs: Sequence[float], *, seconds: float = 10.0) ->
 
 
 def diverse(problem: Problem, costs: Sequence[float], fresh: Iterable[int], number: int,
-            *, penalty: float = 1.3, seconds: float = 10.0) -> list[Cover]:  # fmt: skip
+            *, penalty: float = 1.3, seconds: float = 2.0) -> list[Cover]:  # fmt: skip
     """The cheapest cover first, then others: kernels of `fresh` cost more once they were chosen."""
     found: dict[tuple[int, ...], Cover] = {}
     priced, new = list(costs), set(fresh)

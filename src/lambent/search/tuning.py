@@ -1,6 +1,6 @@
 """Measuring kernels: schedules of several kernels share one compilation, are verified, then timed.
 
-Every result goes to the database at once. The first guess is tried first, then samples of the
+Every result goes to the database at once. The first guesses are tried first, then samples of the
 kernel's moves; later rounds try the neighbours of the best. Of the schedules that verify, those far
 slower than the best at a first look are not timed again (successive halving on measured time).
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -29,6 +29,7 @@ BATCH = 12  # schedules compiled together
 POOL = 3  # proposals that the model sees for each that is measured
 REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
+LIBRARY = ("library", 1)  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -62,6 +63,7 @@ class Tuned:
 
     form: Canonical
     number: int
+    routine: bool = False  # a library can compute it
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
@@ -69,13 +71,17 @@ class Tuned:
     table: Moves | None = None
     random: Random = field(default_factory=Random)
 
-    def best(self) -> tuple[str, float] | None:
-        """The fastest schedule and its seconds; ties by text. At load any verified one will do."""
+    def best(self, without: str = "-") -> tuple[str, float] | None:
+        """The fastest schedule and its seconds; ties by text. At load any verified one will do.
+
+        Args:
+            without: leave out schedules with this option.
+        """
         once = self.form.kernel.weights_only
         good = [
             (o.seconds or 0.0, s)
             for s, o in self.outcomes.items()
-            if o.status == "ok" and (o.seconds or once)
+            if o.status == "ok" and (o.seconds or once) and f'"{without}"' not in s
         ]
         return (min(good)[1], min(good)[0]) if good else None
 
@@ -84,15 +90,20 @@ class Tuned:
         """No schedule works, of as many as are tried."""
         return (self.spent or len(self.outcomes) >= GIVE_UP) and self.best() is None
 
+    def guesses(self) -> list[Schedule]:
+        """What is tried first: the default, and a library's routine where there is one."""
+        first = default_schedule(self.form.kernel)
+        return [first, replace(first, options=(LIBRARY,))] if self.routine else [first]
+
     def proposals(self, count: int) -> list[Schedule]:
-        """Untried schedules: the first guess, then neighbours of the best, then samples."""
+        """Untried schedules: the first guesses, then neighbours of the best, then samples."""
         kernel = self.form.kernel
         if self.table is None:
             self.table = moves(kernel)
-        first = default_schedule(kernel)
-        best = self.best()
-        base = first if best is None else read_schedule(best[0])
-        found = {text(first): first}
+        guesses = self.guesses()
+        best = self.best(LIBRARY[0])
+        base = guesses[0] if best is None else read_schedule(best[0])
+        found = {text(s): s for s in guesses}
         if best is not None:
             near = [n for n in neighbours(base, self.table) if text(n) not in self.outcomes]
             self.random.shuffle(near)
@@ -150,7 +161,8 @@ class Bench:
         found = self.tuned.get(form.text)
         if found is None:
             outcomes = self.db.get(form.text, self.state)
-            found = Tuned(form, len(self.tuned), outcomes, random=Random(self.seed))
+            routine = self.backend.has_routine(form.kernel)
+            found = Tuned(form, len(self.tuned), routine, outcomes, random=Random(self.seed))
             self.tuned[form.text] = found
         return found
 
@@ -186,18 +198,19 @@ class Bench:
             self._run(pair)
 
     def _promising(self, tuned: Tuned, count: int) -> list[str]:
-        """Of several times as many proposals the likeliest; the first guess always comes first."""
+        """Of several times as many proposals the likeliest; first guesses come first."""
         more = count if self.likely is None else POOL * count
+        guesses = tuned.guesses()
         times: dict[str, float] = {}
-        for number, schedule in enumerate(tuned.proposals(more)):
+        for schedule in tuned.proposals(more):
             name = text(schedule)
             try:
                 program = self.program(tuned, name)
             except (ValueError, NotImplementedError) as error:
                 self._record(tuned, {name: Outcome("render", message=str(error))})
                 continue
-            first = number == 0 and not tuned.outcomes
-            times[name] = 0.0 if first or self.likely is None else self.likely(program)
+            model = None if schedule in guesses else self.likely
+            times[name] = model(program) if model else 0.0
         return sorted(times, key=lambda name: (times[name], name))[:count]
 
     def _run(self, batches: list[list[tuple[Tuned, str]]]) -> None:

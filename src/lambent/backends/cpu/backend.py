@@ -8,8 +8,9 @@ from typing import Protocol
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
 from lambent.backends.c import render
 from lambent.backends.c.target import for_cpu
-from lambent.backends.cpu import assemble, build, calibrate, features, library
+from lambent.backends.cpu import assemble, blas, build, calibrate, features, library
 from lambent.backends.measuring.measurer import Batch, Measurer
+from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
@@ -38,6 +39,14 @@ class RenderC:
         Raises:
             ValueError: it cannot be rendered, or its tiles need more than `STACK` bytes.
         """
+        if dict(program.schedule.options).get("library"):
+            call = blas.product(program.kernel)
+            if call is None:
+                raise ValueError("no library routine computes this kernel")
+            return blas.text(call, program.kernel, name, self._own(program, f"{name}_own"))
+        return self._own(program, name)
+
+    def _own(self, program: TileProgram, name: str) -> str:
         renderer = render.Renderer(program, name, self._target)
         text = renderer.text()
         if renderer.scratch > STACK:
@@ -61,11 +70,14 @@ class CpuBackend:
     def device_key(self) -> str:
         return (
             f"cpu {features.detect().key} threads={features.threads()} "
-            f"ziglang={build.compiler_version()} {' '.join(build.flags())}"
+            f"ziglang={build.compiler_version()} {' '.join(build.flags())} {blas.version()}"
         )
 
     def calibrate(self, refresh: bool = False) -> Calibration:
         return calibrate.calibration(self.device_key(), refresh)
+
+    def has_routine(self, kernel: Kernel) -> bool:
+        return blas.available() and blas.product(kernel) is not None
 
     def source(self, program: TileProgram) -> str:
         return self.renderer.render(program, "kernel")

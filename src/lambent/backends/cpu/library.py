@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BackendError
-from lambent.backends.cpu import features
+from lambent.backends.cpu import blas, features
 from lambent.backends.cpu.build import place
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +35,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         own = library.lambent_pool(_pool[0] if _pool else None)
         if not _pool:
             _pool.append(own)
+    blas.connect(library)
     return library
 
 

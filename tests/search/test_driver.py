@@ -14,6 +14,7 @@ from graphs import GRAPHS, attention, mlp
 
 from lambent.algebra.egraph import saturate
 from lambent.backends.base import Calibration, Outcome
+from lambent.kernel.kernel import Kernel
 from lambent.kernel.show import show
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import bound
@@ -48,6 +49,9 @@ class Device:
 
     def calibrate(self) -> Calibration:
         return CAL
+
+    def has_routine(self, kernel: Kernel) -> bool:
+        return False
 
     def compile(self, programs: Sequence[TileProgram]) -> Batch:
         return Batch(programs)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lambent.algebra.egraph import Saturated
-from lambent.algebra.term import REDUCTIONS, walk
 from lambent.backends.base import Calibration
 from lambent.graph.dim import representative
 from lambent.kernel.kernel import Buffer
@@ -106,7 +105,6 @@ class Region:
     problem: Problem
     forms: list[Canonical]
     bounds: list[float]
-    inside: list[int]  # reductions in each candidate
     models: dict[int, float] = field(default_factory=dict)
     scale: float = 1.0  # measured over modelled times
     lower: float = 0.0
@@ -131,11 +129,7 @@ def region(work: Work, calibration: Calibration, clock: Clock, keep: int = 24) -
         outputs = tuple(i for i, s in enumerate(found.stored) if s.output)
         forms = [canonical(c.kernel) for c in found.candidates]
         bounds = _bounds(work, found, calibration)
-        inside = [
-            sum(t.op in REDUCTIONS for t in walk(*(o.term for o in c.kernel.outputs)))
-            for c in found.candidates
-        ]
-    return Region(work, found, Problem(options, outputs), forms, bounds, inside)
+    return Region(work, found, Problem(options, outputs), forms, bounds)
 
 
 def _bounds(work: Work, found: Candidates, calibration: Calibration) -> list[float]:
@@ -308,7 +302,7 @@ class _Driver:
             for k in sorted(cover.kernels, key=lambda k: (-self._estimate(r, k), k)):
                 if k in new and ((r.best is None and number == 0) or len(wanted) < KERNELS):
                     count = 1 if r.forms[k].kernel.weights_only else FIRST
-                    count = FUSED if r.inside[k] > 1 else count
+                    count = FUSED if r.found.candidates[k].reductions > 1 else count
                     wanted.setdefault(r.forms[k].text, (self.known(r, k), count))
         return list(wanted.values())
 
@@ -374,7 +368,7 @@ class _Driver:
         if self._open(r, k):
             return max(r.models.get(k, 0.0) * r.scale, r.bounds[k])
         time, tuned = self._time(r, k), self.known(r, k)
-        enough = ENOUGH if r.inside[k] > 1 else ENOUGH // 2
+        enough = ENOUGH if r.found.candidates[k].reductions > 1 else ENOUGH // 2
         if tuned.failed or len(tuned.outcomes) >= enough or r.stale.get(r.forms[k].text, 0):
             return time
         return min(time, max(HOPE * time, r.bounds[k]))

@@ -10,8 +10,8 @@ it costs. Nothing is dropped by rank unless `keep` is hit, and then the report n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -21,13 +21,12 @@ from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, value
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel, Output
-from lambent.search.flatten import ONE
+from lambent.search.flatten import ONE, bits
 from lambent.search.space import (
     Alt,
     Prices,
     Space,
     Stored,
-    bits,
     contracted,
     own_cost,
     prepare,
@@ -43,24 +42,22 @@ SAME = 1 + 1e-9  # work that differs less is the same
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel that may make stored class number `root` from the stored classes `leaves`.
+    """A kernel that may make stored class number `root` from stored classes of greater numbers.
 
-    For estimates: `work` in seconds at the optimistic prices, of arithmetic as a DAG and of reading
-    weights; the bytes of its buffers, of each what is used; how many reductions are inside.
+    `work`: optimistic seconds of its arithmetic as a DAG, and of reading weights.
     """
 
     root: int
     leaves: tuple[int, ...]
     kernel: Kernel
     work: float
-    bytes: float
-    reductions: int
+    reductions: int  # inside of it
     basic: bool  # part of the cover that always exists
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """`capped` names the stored values of which some bodies were dropped by rank."""
+    """`capped` names the stored values of which some kernels were dropped by rank or order."""
 
     stored: tuple[Stored, ...]
     candidates: tuple[Candidate, ...]
@@ -386,11 +383,34 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
             if kernel is not None:
                 names = [b.name for b in kernel.inputs]
                 leaves = tuple(space.by_name[n] for n in names if n in space.by_name)
-                size = sum(search.size[n] for n in (*names, stored.buffer.name))
                 inside = sum(t.op in REDUCTIONS for t in walk(kernel.outputs[0].term))
-                found.append(Candidate(root, leaves, kernel, body.work, size, inside, body.basic))
+                found.append(Candidate(root, leaves, kernel, body.work, inside, body.basic))
                 todo.update(dict.fromkeys(leaves))
         if len(found) == before:
             raise ValueError(f"no kernel computes {stored.buffer.name}")
-    names = [space.stored[space.item[c]].buffer.name for c in search.capped if c in space.item]
-    return Candidates(tuple(space.stored), tuple(found), tuple(sorted(names)))
+    capped = {space.stored[space.item[c]].buffer.name for c in search.capped if c in space.item}
+    number = {v: n for n, v in enumerate(_users_first(found, len(space.stored)))}
+    kept: list[Candidate] = []
+    for c in found:
+        root, leaves = number[c.root], tuple(number[x] for x in c.leaves)
+        if root < min(leaves, default=len(number)):
+            kept.append(replace(c, root=root, leaves=leaves))
+        else:
+            capped.add(space.stored[c.root].buffer.name)
+    values = tuple(space.stored[v] for v in number)
+    return Candidates(values, tuple(kept), tuple(sorted(capped)))
+
+
+def _users_first(found: Sequence[Candidate], count: int) -> Iterator[int]:
+    """The stored values, each before what kernels read to make it.
+
+    Where values may need each other some kernels read against the order, but no basic one does.
+    """
+    left = dict.fromkeys(range(count))
+    while left:
+        making = [c for c in found if c.root in left]
+        read = {x for c in making for x in c.leaves}
+        needed = {x for c in making if c.basic for x in c.leaves}
+        first = next(v for wanted in (read, needed) for v in left if v not in wanted)
+        del left[first]
+        yield first

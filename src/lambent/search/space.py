@@ -21,7 +21,7 @@ from lambent.algebra.term import REDUCTIONS
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer
-from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
+from lambent.search.flatten import ONE, Const, Multiset, bits, families, flatten, times
 
 SLACK = 0.5  # how much of the cheapest program's time a detour may waste, by optimistic times
 TRANSCENDENTAL = frozenset(("exp2", "log2", "sin", "sqrt", "recip"))
@@ -127,14 +127,6 @@ class Space:
 @cache
 def _volume(mask: int, sizes: tuple[int, ...]) -> float:
     return float(math.prod(sizes[i] for i in bits(mask)))
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The positions of the set bits, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def mask_of(axes: Iterable[int]) -> int:

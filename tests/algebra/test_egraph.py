@@ -267,6 +267,14 @@ def test_statistics():
     assert stats.rounds > 1 and stats.seconds > 0 and all(stats.rules.values())
 
 
+def test_rules_are_counted_by_the_equalities_that_were_not_known():
+    x, y = t.input("x", (3,)), t.input("y", (3,))
+    assert saturate([(x + y).node]).stats.rules == {"add_swap": 1}  # and y + x is swapped back
+    assert saturate([t.unary("sin", x).node]).stats.rules == {}
+    twice = m.logical_not(m.logical_not(t.input("b", (3,), "bool")))
+    assert saturate([twice.node]).stats.rules == {"not_not": 1}
+
+
 def test_count_of_programs():
     a, b, c = (t.input(name, (3,)) for name in "abc")
     assert count_programs(saturate([(a + b).node])) == 1

@@ -1,5 +1,6 @@
 """Every rule of the table, alone: both sides equal with signs, infinities, zeros and NaN."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,15 @@ def without(name, guard):
     return replace(rule, guards=kept)
 
 
+def everything(name):
+    """The rule with all axes for those that its factor lacks."""
+    rule = RULES[name]
+    kept = tuple(g for g in rule.guards if not g.startswith(("(= f ", "(= q ")))
+    assert len(kept) < len(rule.guards)
+    before, after, *kept = (re.sub(r"\bm\b", "q", x) for x in (rule.before, rule.after, *kept))
+    return replace(rule, before=before, after=after, guards=tuple(kept))
+
+
 def changed(name, old, new, side="after"):
     rule = RULES[name]
     text = getattr(rule, side)
@@ -33,10 +43,12 @@ def changed(name, old, new, side="after"):
 
 MUTANTS = {
     "sum_out of infinite factors": without("sum_out", "real c"),
-    "sum_out captures": without("sum_out", "(& m f_c)"),
+    "sum_out captures": everything("sum_out"),
     "sum_in captures": without("sum_in", "(& m f_c)"),
     "sum_sum of one axis twice": without("sum_sum", "(& p q)"),
-    "sum_count forgets the count": changed("sum_count", "(Mul (Next m d) x)", "x"),
+    "sum_count forgets the count": changed("sum_count", "(Next q d)", "(C ONE 0 d)"),
+    "sum_count counts too much": changed("sum_count", "(Next q d)", "(Next m d)"),
+    "max_free drops too much": everything("max_free"),
     "max_scale of any sign": without("max_scale", "> a"),
     "max_scale_back of any sign": without("max_scale_back", "> a"),
     "max_mul of any sign": without("max_mul", "pos c"),
@@ -44,11 +56,14 @@ MUTANTS = {
     "max_add of wrapping integers": without("max_add", "flt e"),
     "max_mul_back captures": without("max_mul_back", "(& m f_c)"),
     "max_add of infinities": without("max_add", "real c"),
+    "max_add_back captures": without("max_add_back", "(& m f_c)"),
     "sum_shift captures": without("sum_shift", "(& m f_y)"),
     "sum_shift of infinities": without("sum_shift", "real y"),
     "mask_mul of what is not finite": without("mask_mul", "fin y"),
     "mask_mul_back of what is not finite": without("mask_mul_back", "fin y"),
     "mask_sum captures": without("mask_sum", "(& m f_b)"),
+    "mask_max captures": without("mask_max", "(& m f_b)"),
+    "mask_max_back captures": without("mask_max_back", "(& m f_b)"),
     "exp_log overflows": without("exp_log", "npos a"),
     "exp_log of negatives": without("exp_log", "nneg l"),
     "equal of NaN": without("equal", "< d FLOAT"),

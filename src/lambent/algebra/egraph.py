@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lambent.algebra.readout import Ref, Row, Rows, rank, read_rows
-from lambent.algebra.saturate import MOST_AXES, Session, applied
+from lambent.algebra.saturate import MOST_AXES, Session
 from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
 from lambent.algebra.translate import translate
 from lambent.graph.dim import Dim, Size, axes_in, symbols_in, value, values_in
@@ -80,7 +80,10 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """`rules`: how often each rule of the table matched; `seconds` of translating to read-out."""
+    """Of one e-graph; `seconds` are those of translating to read-out.
+
+    rules: how many equalities each rule found that were not known when its round began.
+    """
 
     e_nodes: int
     e_classes: int
@@ -161,8 +164,7 @@ def read(session: Session) -> Saturated:
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
-    rules = applied(session.matches)
-    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, 0.0, rules)
+    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, 0.0, rows.applied)
     return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats)
 
 

@@ -22,7 +22,10 @@ _DECLARATIONS = (
     "(relation [flt/fin/real/pos/nneg/npos/wonly] (T))",
     "(relation [fits/cut] (i64 i64))",
     "(relation finite_buffer (String))",
-    "(ruleset [facts/algebra])",
+    "(relation equal[/I/L] (i64 [T/I/L] [T/I/L]))",
+    "(function applied (i64) i64 :merge (+ old new))",
+    "(ruleset [facts/algebra/join])",
+    "(rule ((equal[/I/L] n a b) (!= a b)) ((union a b) (set (applied n) 1)) :ruleset join)",
 )
 DECLARATIONS = [line for row in _DECLARATIONS for line in choices(row)]
 

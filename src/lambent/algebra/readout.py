@@ -10,13 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from lambent.algebra.names import mixed_radix
-from lambent.algebra.rules import CODE
+from lambent.algebra.rules import CODE, SUBSTITUTION
 from lambent.algebra.saturate import HEAD, TYPED, Session
 from lambent.algebra.term import REDUCTIONS
 from lambent.graph.dim import Dim, Size, symbol_range
@@ -47,12 +48,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows by class; free axes and dtype of the classes of terms; the roots in order."""
+    """Rows by class; free axes and dtype of the classes of terms; the roots in order.
+
+    `applied`: by rule, in the table's order, the pairs of classes that it found to be one in some
+    round before which that was not known; the substitution rows together.
+    """
 
     nodes: dict[Ref, list[Row]]
     free: dict[Ref, frozenset[int]]
     dtype: dict[Ref, DType]
     roots: list[Ref]
+    applied: dict[str, int]
 
 
 def read_rows(session: Session) -> Rows:
@@ -84,7 +90,14 @@ def read_rows(session: Session) -> Rows:
                 new.op, new.args, new.kids = "cast", (), (size.of,)
             nodes.setdefault(row.output, []).append(new)
     roots = [tables[f"$root{i}"].rows[0].output for i in range(len(session.translation.roots))]
-    return Rows(nodes, free, dtype, roots)
+    applied: Counter[str] = Counter()
+    tally = {egraph.value_to_i64(r.inputs[0]): r.output for r in tables["applied"].rows}
+    for i in sorted(tally):
+        rule = session.rules[i]
+        applied["substitute" if rule in SUBSTITUTION else rule.name] += egraph.value_to_i64(
+            tally[i]
+        )
+    return Rows(nodes, free, dtype, roots, dict(applied))
 
 
 def _axes(mask: int) -> frozenset[int]:

@@ -20,7 +20,7 @@ Axes are bits of an i64. Guards are facts of a class: `free` the axes that the v
 Finite is meant over the reals. Inputs are taken for finite; weights are looked at. Of axes:
 
     (lacks c m)   c does not depend on the axes m
-    (part q m c)  q is what c lacks of the axes m: some of them, but not all
+    (part q m c)  q is what c lacks of the axes m, at least one of them
     (apart m n)   no axis is in both
     (filled m)    all have points
     (cuts m o)    a whole axis among m has an outer part o
@@ -43,6 +43,7 @@ UNARY = "/".join(op.capitalize() for op in term.UNARY if op != "cast")
 BINARY = "/".join(op.capitalize() for op in term.BINARY)
 INDEX = "IAdd/IMulI/IDiv/IMin/IMax"
 
+
 _WORDS = {
     "ZERO": "(bigrat (bigint 0) (bigint 1))",
     "ONE": "(bigrat (bigint 1) (bigint 1))",
@@ -53,7 +54,7 @@ _WORDS = {
 }
 _GUARDS = {
     "lacks": "(= f_{0} (free {0})), (= 0 (& {1} f_{0}))",
-    "part": "(= f (free {2})), (= {0} (& {1} (^ -1 f))), (!= {0} 0), (!= {0} {1})",
+    "part": "(= f (free {2})), (= {0} (& {1} (^ -1 f))), (!= {0} 0)",
     "apart": "(= 0 (& {0} {1}))",
     "filled": "(= 0 (& {0} EMPTY))",
     "cuts": "(cut {1} i), (= c (| {1} i)), (= c (& c {0}))",
@@ -70,11 +71,16 @@ class Rule:
     guards: tuple[str, ...] = ()
     retire: bool = False
 
-    def text(self, empty: int = 0) -> str:
-        """The egglog rule. `empty`: the axes that may have no points."""
+    def text(self, number: int, empty: int = 0) -> str:
+        """The egglog rule: (number, e, after) is a row of `equal`, which `join` makes one class.
+
+        empty: the axes that may have no points.
+        """
         facts = " ".join((f"(= e {self.before})", *self.guards))
-        actions = f"(union e {self.after})" + (f" (subsume {self.before})" if self.retire else "")
-        return spell(f'(rule ({facts}) ({actions}) :ruleset algebra :name "{self.name}")', empty)
+        sort = re.sub(r"\(At([IL]).*|.*", r"\1", self.before)
+        actions = f"(equal{sort} {number} e {self.after})"
+        actions += f" (subsume {self.before})" if self.retire else ""
+        return spell(f"(rule ({facts}) ({actions}) :ruleset algebra)", empty)
 
 
 def spell(text: str, empty: int = 0) -> str:
@@ -105,7 +111,7 @@ def parse(*rows: str) -> tuple[Rule, ...]:
         rest, _, guards = rest.partition(" if ")
         before, arrow, after = re.split(r" (=>>?|<=>) ", rest)
         guards = re.sub(r"\((\w+) ([\w ]+)\)", _guard, guards)
-        known = tuple(guards.split(", ")) if guards else ()
+        known = tuple(guard for guard in guards.split(", ") if guard)
         rules.append(Rule(name, before, after, known, arrow == "=>>"))
         if arrow == "<=>":
             rules.append(Rule(f"{name}_back", after, before, known))
@@ -117,36 +123,31 @@ TABLE = parse(
     # written as (a + b) − a to find a rounding error keeps its meaning.
     "[add/mul/eq]_swap: ([Add/Mul/Eq] a b) => ([Add/Mul/Eq] b a)",
     "mul_regroup: (Mul a (Mul b c)) => (Mul (Mul a b) c)",
-    "[add_zero/mul_one/scale_one]: ([Add (C ZERO 0 d)/Mul (C ONE 0 d)/Scale ONE 0] x) =>> x",
-    "add_const: (Add (C a n d) (C b n d)) =>> (C (+ a b) n d) if (>= d FLOAT)",
+    "[add_zero/mul_one/scale_one/sum_none/max_none]:"
+    " ([Add (C ZERO 0 d)/Mul (C ONE 0 d)/Scale ONE 0/Sum 0/Max 0] x) =>> x",
     # Constants of floats are no factors but scales: exact rationals that drift outwards.
     "scale_[left/right]: (Mul [(C a n d) x/x (C a n d)]) =>> (Scale a n x) if (>= d FLOAT)",
     "scale_const: (Scale a n (C b m d)) =>> (C (* a b) (+ n m) d)",
     "scale_scale: (Scale a n (Scale b m x)) => (Scale (* a b) (+ n m) x)",
     "mul_scale: (Mul (Scale a n x) y) => (Scale a n (Mul x y))",
-    "[sum/mask]_scale: ([Sum m/Mask b] (Scale a n x)) <=> (Scale a n ([Sum m/Mask b] x))",
-    "max_scale: (Max m (Scale a n x)) <=> (Scale a n (Max m x)) if (> a ZERO)",
+    "[sum/max]_scale: ([Sum/Max] m (Scale a n x)) <=> (Scale a n ([Sum/Max] m x)) if [/(> a ZERO)]",
     # The sign apart from the size, so that a size can enter a Max.
-    "scale_sign: (Scale a n x) => (Scale NEG 0 (Scale (* NEG a) n x)) if (< a ZERO), (!= a NEG)",
-    "scale_sign_k: (Scale NEG n x) => (Scale NEG 0 (Scale ONE n x)) if (!= n 0)",
+    "scale_sign: (Scale a n x) => (Scale NEG 0 (Scale (* NEG a) n x)) if (< a ZERO)",
     # A shift by the maximum becomes visible.
     "exp_scale: (Exp2 (Scale c n (Add a b))) => (Exp2 (Add (Scale c n a) (Scale c n b)))",
     # A factor leaves a Sum, and goes back into a sum of sums, but not elsewhere: powers of one sum
     # (a polynomial of a product's result) would multiply without use.
-    "sum_out: (Sum m (Mul c x)) => (Mul c (Sum m x)) if (lacks c m), (real c), (filled m)",
-    "sum_out_some: (Sum m (Mul c x)) => (Sum (^ m q) (Mul c (Sum q x)))"
+    "sum_out: (Sum m (Mul c x)) => (Sum (^ m q) (Mul c (Sum q x)))"
     " if (part q m c), (real c), (filled m)",
     "sum_in: (Sum p (Mul c (Sum m x))) => (Sum (| p m) (Mul c x))"
     " if (lacks c m), (real c), (apart p m), (filled m)",
     "[sum_sum/max_max]: ([Sum/Max] p ([Sum/Max] q x)) => ([Sum/Max] (| p q) x) if (apart p q)",
-    "sum_none: (Sum 0 x) => x",
-    "sum_count: (Sum m x) => (Mul (Next m d) x) if (lacks x m), (= d (dt x)), (filled m)",
-    "sum_count_some: (Sum m x) => (Mul (Next q d) (Sum (^ m q) x))"
+    "sum_count: (Sum m x) => (Mul (Next q d) (Sum (^ m q) x))"
     " if (part q m x), (= d (dt x)), (filled m)",
-    # Of floats: integers wrap.
-    "max_mul: (Max m (Mul c x)) <=> (Mul c (Max m x)) if (lacks c m), (pos c), (real c), (flt e)",
-    "max_add: (Max m (Add c x)) => (Add c (Max m x)) if (lacks c m), (real c), (flt e)",
-    "max_free: (Max m x) => x if (lacks x m)",
+    "max_free: (Max m x) => (Max (^ m q) x) if (part q m x)",
+    # What grows with its operand, of floats: integers wrap.
+    "max_[mul/add]: (Max m ([Mul/Add] c x)) <=> ([Mul/Add] c (Max m x))"
+    " if (lacks c m), (real c), (flt e), [(pos c)/]",
     # Distribution over summands that are made of weights alone: bounded, as weights are few.
     "mul_add_weights: (Mul w (Add x b)) => (Add (Mul w x) (Mul w b))"
     " if (wonly w), (fin w), (wonly b), (= f (free w)), (!= f 0), (flt e)",
@@ -154,20 +155,18 @@ TABLE = parse(
     # And where y lacks the axes: a mean behind a product.
     "sum_shift: (Sum m (Mul w (Add x y))) => (Add (Sum m (Mul w x)) (Mul y (Sum m w)))"
     " if (wonly w), (fin w), (lacks y m), (real y), (flt e), (filled m)",
-    # A running maximum, and a sum that is rescaled.
-    "online: (Sum m (Mul (Exp2 (Add a (Scale NEG 0 (Max m a)))) v)) => (Fold m a v)",
-    "online_one: (Sum m (Exp2 (Add a (Scale NEG 0 (Max m a))))) => (Fold m a (C ONE 0 d))"
-    " if (= d (dt a))",
+    # A running maximum, and a sum that is rescaled; v may be absent.
+    "online[/_one]: (Sum m [(Mul (Exp2 (Add a (Scale NEG 0 (Max m a)))) v)"
+    "/(Exp2 (Add a (Scale NEG 0 (Max m a))))]) => (Fold m a [v/(C ONE 0 d)]) if (= d (dt a))",
     # For a ≤ 0, where exp2(a) cannot overflow.
     "exp_log: (Exp2 (Add a (Scale NEG 0 (Log2 l)))) => (Mul (Exp2 a) (Recip l))"
     " if (npos a), (nneg l)",
-    # A mask is not a product: it is 0 where false, even of inf and NaN. A cast keeps 0.
-    "[mask_swap/cast_mask]: ([Mask a/Cast d] (Mask b x)) => (Mask b ([Mask a/Cast d] x))",
+    # A mask is not a product: it is 0 where false, even of inf and NaN. It passes what keeps 0.
+    "mask_[mask/cast/scale/mul/sum/max]: ([Mask a/Cast d/Scale c n/Mul y/Sum m/Max m] (Mask b x))"
+    " <=> (Mask b ([Mask a/Cast d/Scale c n/Mul y/Sum m/Max m] x))"
+    " if [///(fin y)/(lacks b m)/(lacks b m)]",
     "mask_twice: (Mask a (Mask a x)) => (Mask a x)",
-    "mask_mul: (Mul y (Mask b x)) <=> (Mask b (Mul y x)) if (fin y)",
     "mask_add: (Add (Mask b x) (Mask b y)) => (Mask b (Add x y))",
-    "mask_sum: (Sum m (Mask b x)) <=> (Mask b (Sum m x)) if (lacks b m)",
-    "mask_max: (Max m (Mask b x)) => (Mask b (Max m x)) if (lacks b m)",
     "not_not: (Not (Not b)) => b",
     "cast_bool: (Cast d b) => (Mask b (C ONE 0 d)) if (= BOOL (dt b)), (!= d BOOL)",
     # Not of floats, where NaN is neither.
@@ -188,21 +187,17 @@ SPLITS = parse(
 )
 
 SUBSTITUTION = parse(
-    # At, AtL and AtI move inwards and end at leaves.
+    # At, AtL and AtI (in terms, lists, index expressions) move inwards and end at leaves.
     f"at_[{UNARY}/Scale c k/Cast d]: (At n i ([{UNARY}/Scale c k/Cast d] a))"
     f" => ([{UNARY}/Scale c k/Cast d] (At n i a))",
+    "at_[val/in/of/times]: ([At/At/AtI/AtI] n i ([Val/In s/IOf/IMul c] x))"
+    " => ([Val/In s/IOf/IMul c] ([AtI/AtL/At/AtI] n i x))",
     f"at_[{BINARY}]: (At n i ([{BINARY}] a b)) => ([{BINARY}] (At n i a) (At n i b))",
     f"at_[{INDEX}]: (AtI n i ([{INDEX}] a b)) => ([{INDEX}] (AtI n i a) (AtI n i b))",
     "at_[sum/max]: (At n i ([Sum/Max] m x)) => ([Sum/Max] m (At n i x))"
     " if (= f (freeI i)), (= 0 (& m (| n f)))",
-    "at_free: (At n i t) => t if (lacks t n)",
-    "at_free_index: (AtI n i t) => t if (= f (freeI t)), (apart n f)",
-    "at_axis: (AtI n i (Ax n)) => i",
-    "at_val: (At n i (Val x)) => (Val (AtI n i x))",
-    "at_in: (At n i (In s l)) => (In s (AtL n i l))",
-    "at_nil: (AtL n i (Nil)) => (Nil)",
     "at_cons: (AtL n i (Cons x l)) => (Cons (AtI n i x) (AtL n i l))",
-    "at_times: (AtI n i (IMul c a)) => (IMul c (AtI n i a))",
-    "at_of: (AtI n i (IOf t)) => (IOf (At n i t))",
+    "at_free[/_list/_index]: (At[/L/I] n i t) => t if (= f (free[/L/I] t)), (apart n f)",
+    "at_axis: (AtI n i (Ax n)) => i",
     "val_of: (Val (IOf t)) => t if (= INT64 (dt t))",
 )

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -102,7 +101,7 @@ def is_finite(weight: Weight) -> bool:
 class Session:
     """One e-graph: the table, the facts, and the terms of one translation.
 
-    After `saturate`: the rounds, whether they reached a fixpoint, and the matches of every rule.
+    After `saturate`: the rounds, and whether they reached a fixpoint.
     """
 
     def __init__(self, translation: Translation, split: int = 0) -> None:
@@ -111,11 +110,11 @@ class Session:
         self.bits = name_bits(translation, split)
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self.rounds, self.saturated = 0, False
-        self.matches: Counter[str] = Counter()
-        rules = (*TABLE, *SUBSTITUTION, *(SPLITS if self.bits.cuts else ()))
+        self.rules = (*TABLE, *(SPLITS if self.bits.cuts else ()), *SUBSTITUTION)
         sizes = enumerate(self.bits.extents)
         empty = sum(1 << b for b, n in sizes if not Prover().ge0(n - 1))
-        lines = [*DECLARATIONS, *fact_rules(empty), *(rule.text(empty) for rule in rules)]
+        lines = [*DECLARATIONS, *fact_rules(empty)]
+        lines += [rule.text(i, empty) for i, rule in enumerate(self.rules)]
         lines += [*self._told(), *self._terms()]
         for i in range(0, len(lines), _AT_ONCE):
             self.run("\n".join(lines[i : i + _AT_ONCE]))
@@ -206,10 +205,10 @@ class Session:
         start = time.monotonic()
         self.run("(run-schedule (saturate (run facts)))")
         while self.rounds < rounds and not self.saturated:
-            (step,) = self.run("(run-schedule (run algebra) (saturate (run facts)))")
+            self.run("(run-schedule (run algebra))")
+            (step,) = self.run("(run-schedule (run join) (saturate (run facts)))")
             self.rounds += 1
             self.saturated = not step.report.updated
-            self.matches.update(step.report.num_matches_per_rule)
             if self.size() > limit or time.monotonic() - start > seconds:
                 break
 
@@ -217,13 +216,6 @@ class Session:
         """The number of e-nodes, those of indices among them."""
         found = re.findall(r"\('(\w+)', (\d+)\)", str(self.run("(print-size)")))
         return sum(int(n) for name, n in found if name[0].isupper())
-
-
-def applied(matches: Mapping[str, int]) -> dict[str, int]:
-    """Matches by rule of the table, in its order; the substitution rows together."""
-    counts = {rule.name: matches.get(rule.name, 0) for rule in (*TABLE, *SPLITS)}
-    counts["substitute"] = sum(matches.get(rule.name, 0) for rule in SUBSTITUTION)
-    return {name: count for name, count in counts.items() if count}
 
 
 def _name(term: Term) -> str:

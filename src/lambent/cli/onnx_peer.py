@@ -30,7 +30,32 @@ _STEPS: dict[str, tuple[Step, ...]] = {
         ("Add", ("free", "mask"), "scores", {}),
         *_WEIGH,
     ),
+    "attention-bias": (
+        *_ATTENTION[:2],
+        ("Mul", ("dots", "scale"), "free", {}),
+        ("Add", ("free", "bias"), "scores", {}),
+        *_WEIGH,
+    ),
     "matmul": (("MatMul", ("a", "b"), "out", {}),),
+    "matmul-t": (("Gemm", ("a", "b"), "out", {"transA": 1}),),
+    "matvec-float32": (("MatMul", ("x", "w"), "out", {}),),
+    "swiglu": (
+        ("MatMul", ("x", "w1"), "y1", {}),
+        ("Sigmoid", ("y1",), "y2", {}),
+        ("Mul", ("y1", "y2"), "y3", {}),
+        ("MatMul", ("x", "w3"), "y4", {}),
+        ("Mul", ("y3", "y4"), "y5", {}),
+        ("MatMul", ("y5", "w2"), "out", {}),
+    ),
+    "bottleneck": (
+        ("Conv", ("x", "w1", "b1"), "y1", {}),
+        ("Relu", ("y1",), "y2", {}),
+        ("Conv", ("y2", "w2", "b2"), "y3", {"pads": [1, 1, 1, 1]}),
+        ("Relu", ("y3",), "y4", {}),
+        ("Conv", ("y4", "w3", "b3"), "y5", {}),
+        ("Add", ("y5", "x"), "y6", {}),
+        ("Relu", ("y6",), "out", {}),
+    ),
     "softmax": (("Softmax", ("x",), "out", {"axis": -1}),),
     "layernorm": (("LayerNormalization", ("x", "g", "b"), "out", {"axis": -1, "epsilon": 1e-5}),),
     "gelu": (("Gelu", ("x",), "out", {"approximate": "tanh"}),),
@@ -42,6 +67,7 @@ _STEPS: dict[str, tuple[Step, ...]] = {
         ("Add", ("y4", "b2"), "out", {}),
     ),
     "conv": (("Conv", ("x", "w"), "out", {"pads": [1, 1, 1, 1]}),),
+    "depthwise": (("Conv", ("x", "w"), "out", {"pads": [1, 1, 1, 1], "group": -1}),),
 }
 
 
@@ -76,7 +102,10 @@ def _model(example: Example, steps: tuple[Step, ...]) -> bytes:
         constants["mask"] = np.where(np.tri(n, dtype=bool), 0, -np.inf).astype(np.float32)
     used = {name for _, operands, _, _ in steps for name in operands}
     graph = helper.make_graph(
-        [helper.make_node(op, operands, [result], **attr) for op, operands, result, attr in steps],
+        [
+            helper.make_node(op, operands, [result], **_filled(attr, example))
+            for op, operands, result, attr in steps
+        ],
         example.name,
         [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
@@ -89,3 +118,8 @@ def _model(example: Example, steps: tuple[Step, ...]) -> bytes:
     model = helper.make_model(graph, opset_imports=opset, ir_version=9)
     data: bytes = model.SerializeToString()
     return data
+
+
+def _filled(attributes: dict[str, Any], example: Example) -> dict[str, Any]:
+    """A group of -1 means a group for every channel."""
+    return {k: example.shape[1] if (k, v) == ("group", -1) else v for k, v in attributes.items()}

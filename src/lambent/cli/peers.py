@@ -72,7 +72,7 @@ def _torch_peers(
     import torch
 
     torch.set_num_threads(threads)
-    data = {n: torch.from_numpy(a) for n, a in (example.inputs | example.weights).items()}
+    data = {n: to_torch(a) for n, a in (example.inputs | example.weights).items()}
 
     def bind(function: Function) -> Callable[[], Any]:
         def call() -> Any:
@@ -131,9 +131,21 @@ def limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def to_torch(array: Array) -> Any:
+    """The array as a tensor of the same memory."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def to_numpy(value: Any) -> Array:
-    """A peer's result as an array."""
-    return value if isinstance(value, np.ndarray) else np.asarray(value.detach())
+    """A peer's result as an array; bfloat16 becomes float32."""
+    if isinstance(value, np.ndarray):
+        return value
+    value = value.detach()
+    return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
 
 
 def torch_peak(call: Callable[[], Any]) -> int:

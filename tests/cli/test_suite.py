@@ -1,0 +1,71 @@
+"""The suite: its work means what PyTorch says, and its rows can be chosen, saved and compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lambent as lt
+from lambent.cli import bench, suite
+from lambent.cli.examples import Example
+from lambent.cli.peers import make_peers, to_numpy
+
+SMALL: dict[str, tuple[Callable[[], Example], float]] = {
+    "matmul": (lambda: suite.product(10, 11, 7), 1e-6),
+    "matmul-t": (lambda: suite.product(10, 11, 7, transposed=True), 1e-6),
+    "attention-window": (lambda: suite.windowed(2, 40, 8, 7), 1e-6),
+    "attention-bias": (lambda: suite.biased(2, 12, 8), 1e-6),
+    "rmsnorm": (lambda: suite.rmsnorm(5, 16), 1e-6),
+    "nll": (lambda: suite.nll(6, 17), 1e-6),
+    "matvec-float32": (lambda: suite.vector(19, 23, "float32"), 1e-6),
+    "matvec-bfloat16": (lambda: suite.vector(19, 23, "bfloat16"), 1e-2),
+    "matvec-int8": (lambda: suite.vector(19, 23, "int8"), 1e-2),
+    "swiglu": (lambda: suite.swiglu(4, 8, 16), 1e-6),
+    "layer": (lambda: suite.layer(6, 16, 2), 1e-6),
+    "depthwise": (lambda: suite.depthwise(4, 6), 1e-6),
+    "bottleneck": (lambda: suite.bottleneck(8, 4, 5), 1e-6),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_work_means_what_pytorch_says(name: str) -> None:
+    make, tolerance = SMALL[name]
+    work = make()
+    assert work.name == name
+    reference = bench.in_float64(work)
+    [found] = lt.evaluate([work.graph()], work.inputs, float64=True)
+    assert bench.error(found, reference) < tolerance
+    for peer in make_peers(work, ["torch", "onnxruntime"], 1, lambda _: None).values():
+        assert bench.error(to_numpy(peer.run()), reference) < max(1e-5, tolerance)
+
+
+def test_rows_are_named_once_and_chosen_by_name() -> None:
+    names = [row.name for row in suite.CPU]
+    assert len(set(names)) == len(names)
+    chosen = [row.name for row in bench.choose_rows(["matvec", "nll"], "cpu")]
+    assert chosen == [n for n in names if "matvec" in n or "nll" in n]
+    assert len(chosen) == 4
+
+
+def test_a_suite_is_saved_and_compared(
+    call: Any, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (suite.Row("the small one", lambda: small["softmax"], 1.5),)
+    monkeypatch.setitem(suite.SUITES, "cpu", rows)
+    saved = tmp_path / "rows.json"
+    command = ("bench", "--suite", "cpu", "--against", "numpy")
+    code, out, _ = call(*command, "--json", "--save", str(saved))
+    assert code == 0
+    [row] = json.loads(out)
+    assert [row] == json.loads(saved.read_text())
+    assert (row["name"], row["least"], row["right"]) == ("the small one", 1.5, True)
+    assert row["search_s"] > 0 and row["gap"] >= 0
+    code, out, _ = call(*command, "--compare", str(saved))
+    assert code == 0 and "ratio before" in out
+    saved.write_text("{}")
+    code, _, err = call(*command, "--compare", str(saved))
+    assert code == 2 and "--save" in err

@@ -66,6 +66,6 @@ def test_a_suite_is_saved_and_compared(
     assert row["search_s"] > 0 and row["gap"] >= 0
     code, out, _ = call(*command, "--compare", str(saved))
     assert code == 0 and "ratio before" in out
-    saved.write_text("{}")
+    saved.write_text("[1]")
     code, _, err = call(*command, "--compare", str(saved))
     assert code == 2 and "--save" in err

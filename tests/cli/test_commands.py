@@ -75,7 +75,7 @@ def test_bench_json(call: Any, small: Any) -> None:
     assert code == 0, err
     assert [row["work"] for row in rows] == ["softmax", "attention"]
     for row in rows:
-        assert list(row) == BENCH_KEYS
+        assert list(row)[: len(BENCH_KEYS)] == BENCH_KEYS  # what was added later stands behind
         assert row["error"] < 1e-5 and row["dtype"] == "float32" and row["device"] == "cpu"
         assert row["ratio_best"] == pytest.approx(min(row["peers"].values()) / row["ours_ms"])
         assert set(row["peers"]) == set(row["peers_peak_bytes"])

@@ -136,9 +136,9 @@ def bench_one(
         "peers": times,
         "ratio_best": min(times.values()) / mine if times else None,
         "error": found,
-        "right": found <= tolerance,
         "ours_peak_bytes": program.peak_bytes(),
         "peers_peak_bytes": {n: p.peak() for n, p in peers.items()},
+        "right": found <= tolerance,
     }
 
 

@@ -130,6 +130,11 @@ def fold(mask: str = "", heads: int = 2, n: Size = 70, m: Size = 70, d: int = 24
     a = b.mul(b.sum(p, b.mul(b.load("Q", h, q, p), b.load("K", h, k, p))), b.c(F(1, 5), 1))
     i, j = axis(q), axis(k)
     t = b.t
+    if mask == "apart":  # a window, as computed from the distance of two places
+        far = b.add(t.val(i), b.mul(b.c(-1, dtype=int64), t.val(j)))
+        ahead = t.binary("less", far, b.c(0, dtype=int64))
+        near = t.binary("less", far, b.c(9, dtype=int64))
+        a = b.where(t.binary("mask", t.unary("not", ahead), near), a, b.ninf())
     if mask in ("causal", "window"):
         keep = b.less(j, i + 1)
         if mask == "window":
@@ -351,6 +356,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "fold": fold,
     "fold_causal": lambda: fold("causal"),
     "fold_window": lambda: fold("window"),
+    "fold_apart": lambda: fold("apart"),
     "fold_added": lambda: fold("added"),
     "fold_strict": lambda: fold("strict"),
     "fold_bias": lambda: fold("bias"),

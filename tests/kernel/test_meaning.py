@@ -58,11 +58,12 @@ def masked_softmax(a: Any, keep: Any, v: Any) -> Any:
         return e / e.sum(-1, keepdims=True) @ v
 
 
-@pytest.mark.parametrize("mask", ["", "causal", "window", "strict", "added"])
+@pytest.mark.parametrize("mask", ["", "causal", "window", "apart", "strict", "added"])
 def test_one_pass_folds(mask: str) -> None:
     q, k, v = random(2, 70, 24), random(2, 70, 24, seed=1), random(2, 70, 16, seed=2)
     i, j = np.arange(70)[:, None], np.arange(70)[None]
-    keep = {"": i < 999, "window": (j <= i) & (i < j + 9), "strict": j < i}.get(mask, j <= i)
+    near = (j <= i) & (i < j + 9)
+    keep = {"": i < 999, "window": near, "apart": near, "strict": j < i}.get(mask, j <= i)
     want = masked_softmax(q @ k.transpose(0, 2, 1) / 5, keep, v)
     for tile in (8, 16, 70):
         schedule = Schedule(((1, 16), (2, tile)), (0, 1), 2)

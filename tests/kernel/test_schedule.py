@@ -94,6 +94,16 @@ def test_masked_loop_stops_at_the_diagonal() -> None:
     assert text.count("for a2") == 2
 
 
+@pytest.mark.parametrize("mask", ["window", "apart"])
+def test_a_window_is_entered_and_left(mask: str) -> None:
+    """However its condition is written: as two comparisons, or as the distance of two places."""
+    kernel = fold(mask, n=64, m=64)
+    text = show(lower(kernel, Schedule(((1, 16), (2, 16)), (0, 1), 2)))
+    loops = [line for line in text.splitlines() if "for a2" in line]
+    assert "a1-8" in loops[0] and "a1+16" in loops[-1]
+    assert not any("range(0, 64" in line for line in loops)
+
+
 def test_one_load_serves_both_names_of_a_whole_axis() -> None:
     text = show(lower(layernorm(), Schedule(((0, 1),), (0,), 1)))
     assert text.count("X[") == 2  # the mean's, and the difference's that all else shares

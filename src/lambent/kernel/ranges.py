@@ -15,6 +15,7 @@ result.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import NamedTuple
@@ -101,6 +102,12 @@ def _is_least(t: Term) -> bool:
     return t.op == "inf" and t.args[0] < 0
 
 
+_EXACT: dict[str, Callable[[Size, Size], Size]] = {
+    "cast": operator.add, "add": operator.add, "sub": operator.sub, "mul": operator.mul
+}  # fmt: skip
+"""How an integer's operands make it, where its dtype holds every value."""
+
+
 def as_index(t: Term, extents: Mapping[int, Size]) -> Size | None:
     """The index expression that an integer term is, exactly, for all indices; or None."""
     index: Size | None = None
@@ -108,15 +115,17 @@ def as_index(t: Term, extents: Mapping[int, Size]) -> Size | None:
         index = t.args[0]
     elif t.op == "const" and t.args[1] == 0 and t.args[0].denominator == 1:
         index = int(t.args[0])
-    elif t.op == "cast":
-        index = as_index(t.kids[0], extents)
+    elif t.op in _EXACT:
+        parts = [as_index(k, extents) for k in t.kids]
+        known = [p for p in parts if p is not None]
+        index = reduce(_EXACT[t.op], known) if len(known) == len(parts) else None
     if index is None:
         return None
-    (low, high), (least, most) = bounds(index, extents), _exact(t.dtype)
+    (low, high), (least, most) = bounds(index, extents), _integers(t.dtype)
     return index if least <= low and high <= most else None
 
 
-def _exact(dtype: DType) -> tuple[int, int]:
+def _integers(dtype: DType) -> tuple[int, int]:
     """The range in which the dtype holds every integer."""
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)

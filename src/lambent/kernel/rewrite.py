@@ -8,10 +8,9 @@ are whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import cache
 from typing import Any
 
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
@@ -23,17 +22,23 @@ from lambent.kernel.kernel import Kernel, Output
 Rewrite = Callable[[Term], Term]
 
 
-def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, int] | None = None) -> Term:
-    """t with f applied to its operands (also inside its indices), and its own axes renamed.
+def rebuilt(
+    terms: Terms,
+    t: Term,
+    f: Rewrite,
+    axes: Mapping[int, int] = {},
+    buffers: Mapping[str, str] = {},
+) -> Term:
+    """t with f applied to its operands (also inside its indices); its own axes and buffer renamed.
 
     Constant conditions and sums with 0 vanish.
     """
-    axes = axes or {}
     kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
     match t.op:
         case "in":
-            args = (t.args[0], tuple(reindexed(i, f, axes) for i in t.args[1]))
+            name, index = t.args
+            args = buffers.get(name, name), tuple(reindexed(i, f, axes) for i in index)
         case "val":
             args = (reindexed(t.args[0], f, axes),)
         case "sum" | "max" | "fold" | "part":
@@ -48,6 +53,23 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, int] | None = 
         case "add" if is_zero(kids[0]) or is_zero(kids[1]):
             return kids[1] if is_zero(kids[0]) else kids[0]
     return terms.make(t.op, args, kids, t.dtype)
+
+
+def everywhere(
+    terms: Terms,
+    rule: Rewrite = lambda t: t,
+    axes: Mapping[int, int] = {},
+    buffers: Mapping[str, str] = {},
+) -> Rewrite:
+    """Terms rebuilt from the operands up, the rule applied to each."""
+    new: dict[Term, Term] = {}
+
+    def rewritten(t: Term) -> Term:
+        for u in walk(t, known=new):
+            new[u] = rule(rebuilt(terms, u, new.__getitem__, axes, buffers))
+        return new[t]
+
+    return rewritten
 
 
 def reindexed(index: Size, f: Callable[[Term], Any], axes: Mapping[int, int]) -> Size:
@@ -71,12 +93,7 @@ def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
     """Terms where the conditions have the given values."""
     if not known:
         return lambda t: t
-
-    @cache
-    def assumed(t: Term) -> Term:
-        return terms.const(known[t], bool_) if t in known else rebuilt(terms, t, assumed)
-
-    return assumed
+    return everywhere(terms, lambda t: terms.const(known[t], bool_) if t in known else t)
 
 
 def factors(t: Term) -> list[Term]:
@@ -133,16 +150,15 @@ def split(kernel: Kernel) -> Split:
         here = frozenset(n for n in names if n[0] in t.free)
         return rebuilt(terms, t, lambda k: renamed(k, here), dict(here)) if here else t
 
-    @cache
-    def term(old: Term) -> Term:
-        t = rebuilt(terms, old, term)
+    def apart(t: Term) -> Term:
         if t.op not in REDUCTIONS:
             return t
         taken = free.union(*(_nested(k, t.axes) for k in t.kids))
         names = {a: name(a, taken) for a in sorted(t.axes)}
         kids = [renamed(k, frozenset(names.items())) for k in t.kids]
-        return _reduced(terms, t.op, frozenset(names.values()), kids, extents)
+        return terms.reduce(t.op, names.values(), *kids)
 
+    term = everywhere(terms, apart)
     outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in kernel.outputs)
     return Split(Kernel(outputs, kernel.inputs, extents), twins, terms)
 
@@ -161,37 +177,13 @@ def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
     return found
 
 
-def _reduced(
-    terms: Terms, op: str, axes: frozenset[int], kids: Sequence[Term], extents: Mapping[int, Size]
-) -> Term:
-    """The reduction; a sum with factors that lack its axes outside, and axes of none as a count."""
-    if op in ("fold", "part"):
-        return terms.reduce(op, axes, *kids)
-    if op == "max":
-        axes &= kids[0].free
-        return terms.reduce("max", axes, *kids) if axes else kids[0]
-    inside = [f for f in factors(kids[0]) if f.free & axes]
-    outside = [f for f in factors(kids[0]) if not f.free & axes]
-    own = axes & frozenset[int]().union(*(f.free for f in inside))
-    if own < axes:
-        count = math.prod((extents[a] for a in sorted(axes - own)), start=1)
-        outside.append(terms.cast(terms.val(count), kids[0].dtype))
-    times = partial(terms.binary, "mul")
-    if inside:
-        outside.insert(0, terms.reduce("sum", own, reduce(times, inside)))
-    return reduce(times, outside)
-
-
 def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
     """The kernel with twins renamed to their originals where both are whole."""
     names = {t: a for t, a in parts.twins.items() if whole(t) and whole(a)}
     if not names:
         return parts.kernel
 
-    @cache
-    def term(t: Term) -> Term:
-        return rebuilt(parts.terms, t, term, names)
-
+    term = everywhere(parts.terms, axes=names)
     outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in parts.kernel.outputs)
     extents = {a: n for a, n in parts.kernel.extents.items() if a not in names}
     return Kernel(outputs, parts.kernel.inputs, extents)
@@ -203,14 +195,12 @@ def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
 def readied(terms: Terms, looped: frozenset[int]) -> Rewrite:
     """Terms in the words of the tile program: folds over whole axes written out, select and sub."""
 
-    @cache
     def ready(t: Term) -> Term:
-        new = rebuilt(terms, t, ready)
-        if new.op in ("fold", "part") and not new.axes & looped:
-            return _written_out(terms, new)
-        return _choice(terms, new) if new.op == "add" else new
+        if t.op in ("fold", "part") and not t.axes & looped:
+            return _written_out(terms, t)
+        return _choice(terms, t) if t.op == "add" else t
 
-    return ready
+    return everywhere(terms, ready)
 
 
 def _written_out(terms: Terms, t: Term) -> Term:

@@ -1,11 +1,13 @@
-"""A tile program as text, one statement a line, in the manner of Triton: what `explain` prints."""
+"""Kernels and tile programs as text, one fact or statement a line, in the manner of Triton."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lambent.graph.dim import Size
+from lambent.algebra.term import walk
+from lambent.graph.dim import Size, symbol_range, symbols_in
 from lambent.graph.dim import show as show_size
+from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import (
     Accumulate,
     Dot,
@@ -31,18 +33,33 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "mod": "%", "less": "<", "eq": "=="
 
 def show(program: TileProgram) -> str:
     """The program's text: outputs and inputs, axes with their tiles, then the statements."""
-    kernel = program.kernel
-    buffers = [
-        f"{b.name}: {b.dtype.name}[{_sizes(b.shape)}]"
-        for b in (*(o.buffer for o in kernel.outputs), *kernel.inputs)
-    ]
-    lines = [f"kernel({', '.join(buffers)}):"]
+    lines = [f"kernel({', '.join(_buffers(program.kernel))}):"]
     looped = {s.axis for s in statements(program.body) if isinstance(s, For)}
     for i, a in program.axes.items():
         cut = f"tiles of {a.tile}" if i in looped else "whole"
         lines.append(f"  axis a{i}: {show_size(a.extent)}, {cut}")
     lines.extend(_lines(program, program.body, "  "))
     return "\n".join(lines) + "\n"
+
+
+def show_kernel(kernel: Kernel) -> str:
+    """What a kernel computes, whatever its schedule, one fact a line: extents, buffers, terms."""
+    terms = tuple(walk(*(o.term for o in kernel.outputs)))
+    lines = [f"a{i}: {show_size(n)}" for i, n in kernel.extents.items()] + _buffers(kernel)
+    lines += [f"{b.name} is a weight" for b in kernel.inputs if b.weight]
+    for t in terms:
+        args = sorted(t.axes) or ", ".join(map(str, t.args))
+        lines.append(f"v{t.id} = {t.op} {t.dtype.name} {args} {[k.id for k in t.kids]}")
+    lines += [f"{o.buffer.name}[{_sizes(o.index)}] = v{o.term.id}" for o in kernel.outputs]
+    sizes = [*kernel.extents.values(), *(e for t in terms for e in t.indices)]
+    sizes += [e for b in (*kernel.inputs, *(o.buffer for o in kernel.outputs)) for e in b.shape]
+    symbols = sorted(frozenset[str]().union(*map(symbols_in, sizes)))
+    return "\n".join([*lines, *("{} in {}..{}".format(s, *symbol_range(s)) for s in symbols)])
+
+
+def _buffers(kernel: Kernel) -> list[str]:
+    every = (*(o.buffer for o in kernel.outputs), *kernel.inputs)
+    return [f"{b.name}: {b.dtype.name}[{_sizes(b.shape)}]" for b in every]
 
 
 def _lines(program: TileProgram, body: tuple[Stmt, ...], pad: str) -> Iterator[str]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import CASES, SYMBOLIC, data
+from kernels import CASES, SYMBOLIC, Build, data
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
+from lambent.graph.dim import axis
 from lambent.graph.prove import bounds
 from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
+from lambent.kernel.ranges import least, needed, zero
 from lambent.kernel.rewrite import free_axes, split
 from lambent.kernel.tile import Schedule
 
@@ -76,3 +79,17 @@ def test_lowered_kernel_means_what_its_terms_mean(name: str, data: Any) -> None:
             "kernels_z": data.draw(st.integers(1, 40)),
         }
     run(kernel, random_schedule(kernel, data.draw), symbols)
+
+
+def test_a_loop_skips_only_what_is_exactly_nothing() -> None:
+    b = Build()
+    i, k = b.axes(8, 8)
+    x, y, c = b.load("X", k), b.load("Y", i, k), b.less(axis(k), axis(i))
+    masked, kept = b.t.binary("mask", c, x), b.t.binary("mask", b.t.unary("not", c), b.ninf())
+    literal, absent = frozenset({(c, True)}), frozenset[Any]()
+    assert needed(b.t, b.mul(b.c(3), masked), zero) == literal
+    assert needed(b.t, b.mul(masked, y), zero) == absent  # 0 · inf is NaN
+    assert needed(b.t, b.add(masked, y), zero) == absent
+    for exact, found in ((False, literal), (True, absent)):  # inf − inf is NaN
+        assert needed(b.t, b.add(y, kept), partial(least, exact=exact)) == found
+    assert needed(b.t, b.add(masked, kept), partial(least, exact=True)) == literal

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
 from lambent.kernel.kernel import Kernel, Output
-from lambent.kernel.ranges import Literal, needs_least, needs_zero, ranges
+from lambent.kernel.ranges import Literal, least, needed, ranges, zero
 from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
 from lambent.kernel.tile import (
     Accumulate,
@@ -52,15 +53,13 @@ class Goal:
     output: Output | None = None
     exact: bool = False  # NaN wins the maximum of a fold or part
 
-    @property
-    def needs(self) -> frozenset[Literal]:
+    def needs(self, terms: Terms) -> frozenset[Literal]:
         """Conditions without any of which nothing is contributed."""
         if self.kind == "store":
             return frozenset()
-        if self.kind == "sum":
-            return needs_zero(self.terms[0])
         exact = self.kind == "max" or (self.kind == "fold" and self.exact)
-        return needs_least(self.terms[0], exact)
+        void = zero if self.kind == "sum" else partial(least, exact=exact)
+        return needed(terms, self.terms[0], void)
 
 
 class _Lowering:
@@ -86,7 +85,7 @@ class _Lowering:
             below = [t for inside in deeper.values() for g in inside for t in g.terms]
             self.name_shared(scope, here, below)
         for i, inside in deeper.items():
-            needs = inside[0].needs.intersection(*(g.needs for g in inside))
+            needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
             for piece in ranges(i, needs, self.axes, scope.open):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)

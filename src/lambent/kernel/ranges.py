@@ -22,15 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lambent.algebra.term import Term
+from lambent.algebra.term import Term, Terms, walk
 from lambent.graph.dim import Size, axes_in, axis, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, bounds, maximum, minimum
-from lambent.kernel.rewrite import is_zero, steps
+from lambent.kernel.rewrite import assuming, steps
 from lambent.kernel.tile import Axis
 
 Literal = tuple[Term, bool]
 """A condition, and the value that it must have."""
+Void = Callable[[Term], bool]
 
 
 class Range(NamedTuple):
@@ -41,65 +42,39 @@ class Range(NamedTuple):
     known: Mapping[Term, bool]
 
 
-def holding(cond: Term, wanted: bool) -> frozenset[Literal]:
-    """The comparisons that must hold for the condition to be `wanted`."""
-    if cond.op == "not":
-        return holding(cond.kids[0], not wanted)
-    if cond.op == "mask" and wanted:
-        return holding(cond.kids[0], True) | holding(cond.kids[1], True)
-    return frozenset({(cond, wanted)}) if cond.op == "less" else frozenset()
+def needed(terms: Terms, t: Term, void: Void) -> frozenset[Literal]:
+    """Literals without any of which the term is void: it is where their opposite is assumed."""
+    literals = [(c, wanted) for c in walk(t) if c.op == "less" for wanted in (False, True)]
+    return frozenset((c, w) for c, w in literals if void(assuming(terms, {c: not w})(t)))
 
 
-def needs_zero(t: Term) -> frozenset[Literal]:
-    """Literals without any of which t is 0."""
+def zero(t: Term) -> bool:
+    """True if a simplified term is 0 everywhere; not where 0 may meet an infinity."""
     match t.op:
-        case "mask":
-            return holding(t.kids[0], True) | needs_zero(t.kids[1])
-        case "cast":
-            return needs_zero(t.kids[0])
-        case "add":
-            return needs_zero(t.kids[0]) & needs_zero(t.kids[1])
-        case "select":
-            return _chosen(t, needs_zero, is_zero)
-        case "sum":
-            return frozenset(n for n in needs_zero(t.kids[0]) if not n[0].free & t.axes)
-        case "mul" if any(k.op == "const" for k in t.kids):
-            return needs_zero(t.kids[0]) | needs_zero(t.kids[1])
-    return frozenset()
+        case "const":
+            return bool(t.args[0] == 0)
+        case "cast" | "sum":
+            return zero(t.kids[0])
+        case "add" | "select":
+            return all(map(zero, t.kids[-2:]))
+        case "mul":
+            return any(zero(x) and y.op == "const" for x, y in (t.kids, t.kids[::-1]))
+    return False
 
 
-def needs_least(t: Term, exact: bool) -> frozenset[Literal]:
-    """Literals without any of which t is −inf; unless `exact`, x − inf is −inf for every x."""
+def least(t: Term, exact: bool) -> bool:
+    """True if a simplified term is −inf everywhere; unless `exact`, x − inf is for every x."""
+    pairs = (t.kids, t.kids[::-1])
     match t.op:
+        case "inf":
+            return bool(t.args[0] < 0)
+        case "cast" | "select":
+            return all(least(k, exact) for k in t.kids[-2:])
         case "add":
-            x, y = t.kids
-            a, b = needs_least(x, exact), needs_least(y, exact)
-            return (a & needs_zero(y)) | (b & needs_zero(x)) if exact else a | b
-        case "mask" if _is_least(t.kids[1]):
-            return holding(t.kids[0], False)
-        case "select":
-            return _chosen(t, lambda u: needs_least(u, exact), _is_least)
-        case "cast":
-            return needs_least(t.kids[0], exact)
-        case "mul" if any(k.op == "const" and k.args[0] > 0 for k in t.kids):
-            return needs_least(t.kids[0], exact) | needs_least(t.kids[1], exact)
-    return frozenset()
-
-
-def _chosen(
-    t: Term, needs: Callable[[Term], frozenset[Literal]], void: Callable[[Term], bool]
-) -> frozenset[Literal]:
-    """What both choices need; where one is void, the condition must select the other."""
-    c, x, y = t.kids
-    if void(y):
-        return holding(c, True) | needs(x)
-    if void(x):
-        return holding(c, False) | needs(y)
-    return needs(x) & needs(y)
-
-
-def _is_least(t: Term) -> bool:
-    return t.op == "inf" and t.args[0] < 0
+            return any(least(x, exact) and (not exact or zero(y)) for x, y in pairs)
+        case "mul":
+            return any(least(x, exact) and y.op == "const" and y.args[0] > 0 for x, y in pairs)
+    return False
 
 
 _EXACT: dict[str, Callable[[Size, Size], Size]] = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lambent.graph.dim import Dim, Size, evaluate, show
 from lambent.graph.prove import maximum, minimum
-from lambent.runtime.sizes import number
+from lambent.backends.sizes import number
 
 S, T = Dim("sizes_s", 1, 300), Dim("sizes_t", 0, 640, multiple=8)
 

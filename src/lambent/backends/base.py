@@ -18,7 +18,10 @@ from lambent.graph.dim import Size, symbols_in
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
-BACKENDS: dict[str, str] = {"cpu": "lambent.backends.cpu.backend"}
+BACKENDS: dict[str, str] = {
+    "cpu": "lambent.backends.cpu.backend",
+    "cuda": "lambent.backends.cuda.backend",
+}
 
 
 class BackendError(RuntimeError):

@@ -13,7 +13,7 @@ from lambent.graph.prove import facts
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
 from lambent.runtime.program import Array, Manifest, Program, Slot
-from lambent.runtime.sizes import Symbol, Text
+from lambent.backends.sizes import Symbol, text
 
 
 def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = None) -> Program:
@@ -38,7 +38,7 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
 
     def slots(kind: str) -> tuple[Slot, ...]:
         buffers = [plan.buffers[name] for name in names(kind)]
-        return tuple(Slot(b.name, b.dtype.name, tuple(map(_text, b.shape))) for b in buffers)
+        return tuple(Slot(b.name, b.dtype.name, tuple(map(text, b.shape))) for b in buffers)
 
     manifest = Manifest(
         backend.name,
@@ -49,8 +49,8 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
         slots("weight"),
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
-        _text(sum(assembly.blocks)),
-        tuple(_text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
+        text(sum(assembly.blocks)),
+        tuple(text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
         {},
     )
     weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in names("weight")]
@@ -83,10 +83,6 @@ def assemble(plan: Plan) -> Assembly:
     for kind, names in outside.items():
         places |= {name: Place(kind, i) for i, name in enumerate(names)}
     return Assembly(plan.steps, places, memory.blocks, tuple(_symbols(plan)))
-
-
-def _text(size: Size) -> Text:
-    return size if isinstance(size, int) else dim.show(size)
 
 
 # ---- symbols ---------------------------------------------------------------------------------

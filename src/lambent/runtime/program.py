@@ -18,7 +18,7 @@ import numpy as np
 
 from lambent.backends.base import Executable, get
 from lambent.graph.dtypes import DTYPES
-from lambent.runtime.sizes import Symbol, Text, number
+from lambent.backends.sizes import Symbol, Text, number
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

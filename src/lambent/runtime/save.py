@@ -20,7 +20,7 @@ from lambent.backends.base import BACKENDS, BackendError
 from lambent.backends.cpu.cache import replacing
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
-from lambent.runtime.sizes import Symbol
+from lambent.backends.sizes import Symbol
 
 FORMAT = "lambent program"
 VERSION = 1

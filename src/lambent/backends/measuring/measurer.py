@@ -78,6 +78,11 @@ class Measurer:
         with self._lock:
             self._worker.close()
 
+    def ask(self, name: str, limit: float = 60.0) -> Any:
+        """What the worker says of its device; see `process` for what is raised."""
+        with self._lock:
+            return self._worker.request(name, limit=limit)
+
     def expected(self, kernel: Kernel, symbols: Mapping[str, int]) -> Expected:
         """The reference's values, computed once for all schedules of a kernel."""
         key = (kernel.outputs, kernel.inputs, tuple(sorted(symbols.items())))

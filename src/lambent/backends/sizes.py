@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lambent.graph.dim import Size, show
+
 Text = int | str
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow,
@@ -29,6 +31,11 @@ class Symbol:
     multiple: int
     hint: int
     source: tuple[int, int]
+
+
+def text(size: Size) -> Text:
+    """A size as a saved program knows it."""
+    return size if isinstance(size, int) else show(size)
 
 
 def number(size: Text, symbols: Mapping[str, int]) -> int:

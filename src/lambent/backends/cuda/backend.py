@@ -1,0 +1,168 @@
+"""The CUDA backend: tile program → Triton → cubin → run and time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+
+from lambent.backends.base import (
+    Assembly,
+    BackendError,
+    Calibration,
+    Library,
+    Outcome,
+    Place,
+    Step,
+)
+from lambent.backends.cpu.build import place
+from lambent.backends.cuda import calibrate, driver, library, schedule
+from lambent.backends.cuda.compiler import EXTRA, Code, cuda
+from lambent.backends.cuda.image import Launch, launch, pack
+from lambent.backends.cuda.render import Rendered, render
+from lambent.backends.measuring.measurer import Batch, Measurer
+from lambent.backends.measuring.process import Failed, WorkerProcess
+from lambent.backends.sizes import text
+from lambent.kernel.tile import TileProgram
+
+COMPILE_LIMIT = 120.0  # seconds for one kernel
+REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)
+
+
+class Compilers:
+    """Processes that compile, started when they are first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._free: queue.Queue[WorkerProcess] = queue.Queue()
+        self._every = [WorkerProcess("lambent.backends.cuda.compiler") for _ in range(count)]
+        for process in self._every:
+            self._free.put(process)
+        self.threads = ThreadPoolExecutor(count)
+
+    def compile(self, rendered: Rendered, capability: int, options: dict[str, int]) -> Code:
+        """Raises Failed: it does not compile, or not in time."""
+        process = self._free.get()
+        try:
+            found: Code = process.request(
+                "compile", rendered.source, rendered.signature, cuda(capability), options,
+                limit=COMPILE_LIMIT,
+            )  # fmt: skip
+            return found
+        finally:
+            self._free.put(process)
+
+    def close(self) -> None:
+        for process in self._every:
+            process.close()
+
+
+class CudaBackend:
+    """See `base.Backend`."""
+
+    name = "cuda"
+    default_schedule = staticmethod(schedule.default_schedule)
+    moves = staticmethod(schedule.moves)
+
+    def __init__(self, number: int = 0) -> None:
+        self._gpu = driver.device(number)
+        self._compilers = Compilers(max(1, min(16, (os.cpu_count() or 2) - 1)))
+        self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
+        self.measure = self._measurer.measure
+
+    def device_key(self) -> str:
+        gpu = self._gpu
+        version = driver.call("cuDriverGetVersion")
+        return f"cuda {gpu.name} sm_{gpu.capability} driver={version} triton={triton_version()}"
+
+    def calibrate(self, refresh: bool = False) -> Calibration:
+        return calibrate.calibration(
+            self._gpu, self.device_key(), lambda: self._measurer.ask("floor"), refresh
+        )
+
+    def source(self, program: TileProgram) -> str:
+        return render(program).source
+
+    def compile(self, programs: Sequence[TileProgram]) -> Batch:
+        """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
+        triton_version()
+        failed: dict[int, Outcome] = {}
+        codes: list[Code] = []
+        launches: list[Launch] = []
+        at: dict[int, int] = {}
+        for i, (program, found) in enumerate(zip(programs, self._built(programs), strict=True)):
+            if isinstance(found, Outcome):
+                failed[i] = found
+                continue
+            rendered, code = found
+            names = tuple(map(str, range(len(program.kernel.outputs) + len(program.kernel.inputs))))
+            places = {n: Place("input", k) for k, n in enumerate(names)}
+            launches.append(launch(len(codes), rendered, Step(program, names), places))
+            at[i] = len(codes)
+            codes.append(code)
+        path = place(pack(codes, launches)) if codes else None
+        return Batch(tuple(programs), path, at, failed)
+
+    def _built(self, programs: Sequence[TileProgram]) -> list[tuple[Rendered, Code] | Outcome]:
+        return list(self._compilers.threads.map(self._one, programs))
+
+    def _one(self, program: TileProgram) -> tuple[Rendered, Code] | Outcome:
+        gpu, options = self._gpu, schedule.compiler_options(program.schedule)
+        try:
+            rendered = render(program)
+        except REFUSED as error:
+            return Outcome("render", message=f"{type(error).__name__}: {error}")
+        try:
+            code = self._compilers.compile(rendered, gpu.capability, options)
+        except Failed as error:
+            status = error.status if error.status == "timeout" else "compile"
+            return Outcome(status, message=str(error))
+        most = gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        if code.shared > most:
+            text = f"{code.shared} bytes of shared memory, a block of this device has {most}"
+            return Outcome("resources", message=text)
+        return rendered, code
+
+    def assemble(self, assembly: Assembly) -> Library:
+        """One file of all kernels, equal ones once, and how they are launched."""
+        codes: list[Code] = []
+        launches: list[Launch] = []
+        texts: dict[tuple[str, str], int] = {}
+        found = self._built([step.program for step in assembly.steps])
+        for step, built in zip(assembly.steps, found, strict=True):
+            if isinstance(built, Outcome):
+                raise BackendError(f"device 'cuda': a kernel failed: {built.message}")
+            rendered, code = built
+            key = rendered.source, str(step.program.schedule.options)
+            number = texts.setdefault(key, len(codes))
+            if number == len(codes):
+                codes.append(code)
+            launches.append(launch(number, rendered, step, assembly.places))
+        blocks = [text(size) for size in assembly.blocks]
+        image = pack(codes, launches, symbols=list(assembly.symbols), blocks=blocks)
+        return Library(image, "\n".join(t for t, _ in texts), (f"sm_{self._gpu.capability}",))
+
+    def open(self, image: bytes, requires: Sequence[str]) -> library.Program:
+        return library.Program(image, requires, self._gpu.number)
+
+    def close(self) -> None:
+        self._measurer.close()
+        self._compilers.close()
+
+
+def triton_version() -> str:
+    """The version of Triton.
+
+    Raises:
+        BackendError: it is not installed.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise BackendError(EXTRA)
+    return metadata.version("triton")
+
+
+def make() -> CudaBackend:
+    """The backend of the first GPU; Triton is needed only once something is compiled."""
+    return CudaBackend()

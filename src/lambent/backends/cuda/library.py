@@ -1,0 +1,113 @@
+"""A whole program on the device: its arena, its weights, arrays in and out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lambent.backends.base import BackendError
+from lambent.backends.cuda.driver import Memory, device, synchronize
+from lambent.backends.cuda.image import Opened, whole
+from lambent.backends.sizes import number
+
+Array = np.ndarray[Any, Any]
+
+
+class Program:
+    """An opened program. Runs take turns: they share one arena.
+
+    Args:
+        requires: names of compute capabilities ("sm_90") that its code is for.
+
+    Raises:
+        BackendError: this device is another one.
+    """
+
+    def __init__(self, image: bytes, requires: Sequence[str], index: int = 0) -> None:
+        self._device = device(index)
+        here = f"sm_{self._device.capability}"
+        if any(r != here for r in requires):
+            raise BackendError(
+                f"device 'cuda': the program was compiled for {', '.join(requires)}, this GPU is "
+                f"{here}; compile the program again on this machine"
+            )
+        self._device.enter()
+        self._opened = Opened(image)
+        self._lock = threading.Lock()
+        self._arena: Memory | None = None
+        self._weights: tuple[Any, list[Memory]] = ((), [])
+        self._arrays: dict[tuple[str, int], Memory] = {}
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
+        sizes: Sequence[int], arena_bytes: int,
+    ) -> None:  # fmt: skip
+        """From arrays of the host to arrays of the host."""
+        with self._lock:
+            self._device.enter()
+            held = [self._array("input", i, a.nbytes) for i, a in enumerate(inputs)]
+            results = [self._array("output", i, a.nbytes) for i, a in enumerate(outputs)]
+            for memory, array in zip(held, inputs, strict=True):
+                memory.put(array)
+            pointers = [[m.pointer for m in part] for part in (held, results)]
+            self._enqueue(*pointers, weights, sizes, arena_bytes, 0)
+            for memory, array in zip(results, outputs, strict=True):
+                memory.get(array)
+
+    def enqueue(
+        self, inputs: Sequence[int], outputs: Sequence[int], weights: Sequence[Array],
+        sizes: Sequence[int], arena_bytes: int, stream: int = 0,
+    ) -> None:  # fmt: skip
+        """Queue a run on the caller's stream, from and to memory of the device, by pointers.
+
+        Runs on several streams at once would share the arena: let one wait for the other.
+        """
+        with self._lock:
+            self._device.enter()
+            self._enqueue(inputs, outputs, weights, sizes, arena_bytes, stream)
+
+    def _enqueue(
+        self, inputs: Sequence[int], outputs: Sequence[int], weights: Sequence[Array],
+        sizes: Sequence[int], arena_bytes: int, stream: int,
+    ) -> None:  # fmt: skip
+        symbols = dict(zip(self._opened.header["symbols"], sizes, strict=True))
+        pools = {"input": inputs, "output": outputs, "weight": self._bound(weights)}
+        starts = self._starts(symbols, arena_bytes)
+
+        def pointer(kind: str, index: int, offset: int) -> int:
+            return (starts[index] if kind == "arena" else pools[kind][index]) + offset
+
+        for step in self._opened.launches:
+            pointers = [pointer(*place) for place in step.places]
+            self._opened.run(step, pointers, symbols, stream)
+
+    def _starts(self, symbols: Mapping[str, int], arena_bytes: int) -> list[int]:
+        """Where the blocks of the arena start."""
+        if self._arena is None or self._arena.nbytes < arena_bytes:
+            synchronize()
+            self._arena = None
+            self._arena = Memory(arena_bytes)
+        at, starts = self._arena.pointer, []
+        for size in self._opened.header["blocks"]:
+            starts.append(at)
+            at += number(size, whole(symbols))
+        return starts
+
+    def _bound(self, weights: Sequence[Array]) -> list[int]:
+        if self._weights[0] is not weights:
+            held = [Memory(a.nbytes) for a in weights]
+            for memory, array in zip(held, weights, strict=True):
+                memory.put(array)
+            self._weights = (weights, held)
+        return [m.pointer for m in self._weights[1]]
+
+    def _array(self, kind: str, i: int, nbytes: int) -> Memory:
+        """Memory for an array of the host; kept for the next run."""
+        found = self._arrays.get((kind, i))
+        if found is None or found.nbytes < nbytes:
+            self._arrays.pop((kind, i), None)
+            found = self._arrays[kind, i] = Memory(nbytes)
+        return found

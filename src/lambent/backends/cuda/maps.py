@@ -1,0 +1,38 @@
+"""Elementwise operations in Triton."""
+
+from __future__ import annotations
+
+from lambent.backends.cuda.text import LOOSE, PRODUCT, Tile, call, infix
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
+LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
+CALLS = {
+    "exp2": "tl.exp2", "log2": "tl.log2", "sin": "tl.sin", "sqrt": "tl.sqrt", "mod": "floor_mod",
+    "max": "nan_max", "fmax": "tl.maximum",
+}  # fmt: skip
+
+
+def mapped(op: str, args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
+    """op(args) over the dims; the args are of the type that it computes in."""
+    x = args[0]
+    if op == "recip":
+        return Tile(f"1.0 / {x.at(PRODUCT + 1)}", dims, dtype, LOOSE + 1)
+    if op == "not":
+        return Tile(f"~{x.at(PRODUCT + 1)}", dims, dtype, LOOSE)
+    if op in ("mask", "select"):
+        return _selected(args, dims, dtype)
+    if op == "less" and x.dtype == "int1":
+        return infix("&", mapped("not", [x], x.dims, "int1"), args[1], dims, dtype)
+    if dtype == "int1" and op in LOGIC:
+        return infix(LOGIC[op], *args, dims, dtype)
+    if op in SIGNS:
+        return infix(SIGNS[op], *args, dims, dtype)
+    whole = not dtype.startswith("float")
+    return call("tl.maximum" if op == "max" and whole else CALLS[op], args, dims, dtype)
+
+
+def _selected(args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
+    if dtype == "int1" and len(args) == 2:
+        return infix("&", *args, dims, dtype)
+    zero = Tile("0.0" if dtype.startswith("float") else "0", (), dtype)
+    return call("tl.where", [*args, *([] if len(args) == 3 else [zero])], dims, dtype)

@@ -1,0 +1,454 @@
+"""Tile program → Triton source of one kernel.
+
+The kernel is a function of pointers to its outputs and inputs, in kernel order, and the values of
+`base.kernel_symbols`; one program of the launch's grid is one task. Of a schedule it reads the
+option `group` (rows of tasks that share columns in the second-level cache).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from lambent.backends.base import kernel_symbols
+from lambent.backends.cuda.blocks import LARGEST, SMALL, Blocks, symbol_name
+from lambent.backends.cuda.maps import mapped
+from lambent.backends.cuda.text import LOOSE, NAMES, POINTERS, Tile, infix, literal, number
+from lambent.graph.dim import Atom, Size, axes_in, symbol_range, values_in
+from lambent.graph.dtypes import DType, float32
+from lambent.kernel.kernel import Buffer
+from lambent.kernel.tile import (
+    Accumulate,
+    Dot,
+    For,
+    Index,
+    Let,
+    Lit,
+    Load,
+    Map,
+    Reduce,
+    Ref,
+    Stmt,
+    Store,
+    TileProgram,
+    Value,
+    Var,
+    index_axes,
+)  # fmt: skip
+
+PRELUDE = '''\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def floor_div(a, b):
+    q = a // b
+    return tl.where(q * b > a, q - 1, q)
+
+
+@triton.jit
+def floor_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def nan_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+'''
+MATRIX = ("bfloat16", "float16", "float32", "float64")  # operands of tl.dot; others are multiplied and summed
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A kernel's text. `tasks` counts the programs of its grid; `signature` gives the types of its
+    parameters by name, as `triton.compile` wants them."""
+
+    source: str
+    signature: dict[str, str]
+    tasks: Size
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A block being written: its loop's axis, its lines, the loads and names made in it."""
+
+    axes: frozenset[int]
+    lines: list[tuple[str, str]] = field(default_factory=list)  # (what the line defines, text)
+    loads: dict[tuple[str, tuple[Size, ...]], Tile] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+
+def render(program: TileProgram, name: str = "kernel") -> Rendered:
+    """The source of a program.
+
+    Raises:
+        ValueError: a tile of more elements than a processor holds.
+    """
+    return _Renderer(program, name).rendered()
+
+
+class _Renderer:
+    def __init__(self, program: TileProgram, name: str) -> None:
+        self.program, self.name = program, name
+        self.blocks = Blocks(program)
+        kernel = program.kernel
+        self.outputs = [o.buffer for o in kernel.outputs]
+        self.buffers: dict[str, Buffer] = {b.name: b for b in (*self.outputs, *kernel.inputs)}
+        self.symbols = kernel_symbols(kernel)
+        self.taken = {"tl", "triton", "pid", "float", name, *map(symbol_name, self.symbols)}
+        self.params = {b: self.fresh(re.sub(r"\W", "_", b)) for b in self.buffers}
+        self.scopes = [_Scope(frozenset())]
+
+    def fresh(self, name: str) -> str:
+        found, n = name, 0
+        while found in self.taken or not found.isidentifier():
+            n += 1
+            found = f"{name}_{n}" if name.isidentifier() else f"b{n}"
+        self.taken.add(found)
+        return found
+
+    def line(self, text: str, name: str = "") -> None:
+        self.scopes[-1].lines.append((name, text))
+
+    def rendered(self) -> Rendered:
+        signature = {self.params[n]: f"*{POINTERS[b.dtype.name]}" for n, b in self.buffers.items()}
+        for s in self.symbols:
+            signature[symbol_name(s)] = "i32" if symbol_range(s)[1] < SMALL else "i64"
+        for i in self.program.axes:
+            if i not in self.blocks.looped:
+                self.bind(i, "")
+        body, tasks = self.grid()
+        self.body(body)
+        lines = _needed(self.scopes[0].lines)
+        head = f"@triton.jit\ndef {self.name}({', '.join(signature)}):\n"
+        return Rendered(PRELUDE + head + "".join(f"    {t}\n" for t in lines), signature, tasks)
+
+    # ---- the grid and loops ------------------------------------------------------------------
+
+    def grid(self) -> tuple[tuple[Stmt, ...], Size]:
+        """Decode the task's number into origins. Returns what each task does, and their count."""
+        loops: list[For] = []
+        body = self.program.body
+        while len(body) == 1 and isinstance(s := body[0], For) and s.parallel:
+            if loops and (axes_in(s.start) | axes_in(s.stop)):
+                break
+            loops.append(s)
+            body = s.body
+        counts = [self.trips(f) for f in loops]
+        texts = [self.blocks.total(c, self.blocks.origin).at(3) for c in counts]
+        self.line("pid = tl.program_id(0)", "pid")
+        group = dict(self.program.schedule.options).get("group", 1)
+        numbers = [f"pid_{f.axis}" for f in loops]
+        for n in range(len(loops) - 1, 0, -1):
+            if n == 1 and group > 1:
+                self.grouped(numbers, texts, group)
+                break
+            self.line(f"{numbers[n]} = pid % {texts[n]}", numbers[n])
+            self.line(f"pid = pid // {texts[n]}")
+        else:
+            if loops:
+                self.line(f"{numbers[0]} = pid", numbers[0])
+        for f, number_ in zip(loops, numbers, strict=True):
+            tile = self.program.axes[f.axis].tile
+            start = self.blocks.total(f.start, self.blocks.origin)
+            plus = "" if start.text == "0" else f"{start.text} + "
+            self.line(f"o{f.axis} = {plus}{number_}{f' * {tile}' if tile > 1 else ''}", f"o{f.axis}")
+            self.bind(f.axis, f"o{f.axis}")
+        return body, math.prod(counts)
+
+    def grouped(self, numbers: list[str], texts: list[str], group: int) -> None:
+        """The two outermost axes: `group` rows of tasks go through all columns together."""
+        (row, column), (rows, columns) = numbers[:2], texts[:2]
+        self.line(f"first = pid // ({columns} * {group}) * {group}")
+        self.line(f"high = tl.minimum({rows} - first, {group})")
+        self.line(f"{row} = first + pid % ({columns} * {group}) % high")
+        self.line(f"{column} = pid % ({columns} * {group}) // high")
+
+    def trips(self, f: For) -> Size:
+        tile = self.program.axes[f.axis].tile
+        return (f.stop - f.start + (tile - 1)) // tile
+
+    def bind(self, i: int, origin: str) -> None:
+        """The indices of an axis whose tile starts at the origin, and which of them are valid."""
+        a, size = self.program.axes[i], self.blocks.size[i]
+        if size == 1:
+            self.blocks.index[i] = Tile(origin or "0")
+            return
+        plus = f"{origin} + " if origin else ""
+        name = f"i{i}"
+        self.line(f"{name} = {plus}tl.arange(0, {size})", name)
+        self.blocks.index[i] = Tile(name, (i,))
+        if not self.blocks.ragged(i):
+            return
+        stop = self.blocks.total(a.extent, self.blocks.atom).text
+        if origin and a.tile != size:
+            stop = f"tl.minimum({origin} + {a.tile}, {stop})"
+        self.line(f"v{i} = {name} < {stop}", f"v{i}")
+        self.blocks.inside[i] = Tile(f"v{i}", (i,), "int1")
+
+    def loop(self, f: For) -> None:
+        i, tile = f.axis, self.program.axes[f.axis].tile
+        extent = self.program.axes[i].extent
+        start, stop = (self.blocks.total(e, self.blocks.origin).text for e in (f.start, f.stop))
+        if f.stop != extent:
+            stop = f"tl.minimum({stop}, {self.blocks.total(extent, self.blocks.origin).text})"
+        self.scopes.append(_Scope(frozenset({i})))
+        self.bind(i, f"o{i}")
+        self.body(f.body)
+        inner = self.scopes.pop()
+        self.line(f"for o{i} in range({start}, {stop}, {tile}):")
+        for name, text in inner.lines:
+            self.line(f"    {text}", name)
+
+    # ---- statements --------------------------------------------------------------------------
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case For():
+                    self.loop(s)
+                case Let(name=name, value=value):
+                    self.let(name, self.value(value))
+                case Var():
+                    self.var(s)
+                case Accumulate():
+                    self.accumulate(s)
+                case Store():
+                    self.store(s)
+
+    def let(self, name: str, tile: Tile) -> None:
+        found = self.fresh(name)
+        self.line(f"{found} = {tile.text}", found)
+        self.scopes[-1].names.add(name)
+        self.blocks.names[name] = replace(tile, text=found, level=3)
+
+    def var(self, s: Var) -> None:
+        dims, dtype = self.blocks.dims(s.axes), NAMES[s.dtype.name]
+        self.bounded(dims)
+        shape = self.blocks.shape(dims)
+        self.let(s.name, Tile(f"tl.full({shape}, {number(s.init, s.dtype)}, tl.{dtype})", dims, dtype))
+
+    def accumulate(self, s: Accumulate) -> None:
+        acc = self.blocks.names[s.name]
+        old = acc
+        if s.scale is not None:
+            old = infix("*", acc, self.value(s.scale).to(acc.dtype), acc.dims, acc.dtype)
+        if isinstance(s.value, Dot) and s.op == "sum":
+            new = self.dot(s.value, old)
+        else:
+            op = "add" if s.op == "sum" else s.op
+            new = self.combined(op, [old, self.value(s.value)], acc.dtype)
+        assert new.dims == acc.dims, f"{s.name}: the value has axes that the Var lacks"
+        self.line(f"{acc.text} = {new.text}", "")
+
+    def combined(self, op: str, args: list[Tile], dtype: str) -> Tile:
+        return mapped(op, [a.to(dtype) for a in args], self.joint(args), dtype)
+
+    def store(self, s: Store) -> None:
+        buffer, value = self.buffers[s.buffer], self.value(s.value)
+        dtype = "uint8" if buffer.dtype.kind == "b" else NAMES[buffer.dtype.name]
+        offset, _ = self.blocks.place(buffer, s.index, True)
+        dims = self.joint([offset, value])
+        place = infix("+", Tile(self.params[s.buffer]), offset.over(dims), dims, "int32")
+        mask = self.mask(dims, [])
+        self.line(f"tl.store({place.text}, {value.to(dtype).over(dims).text}{mask})")
+
+    # ---- values ------------------------------------------------------------------------------
+
+    def joint(self, tiles: Iterable[Tile]) -> tuple[int, ...]:
+        return self.blocks.dims(i for t in tiles for i in t.dims)
+
+    def bounded(self, dims: tuple[int, ...]) -> None:
+        count = math.prod(self.blocks.size[i] for i in dims)
+        if count > LARGEST:
+            raise ValueError(f"a tile of {count} elements, more than a processor holds: {LARGEST}")
+
+    def value(self, v: Value, typed: bool = True) -> Tile:
+        """The text of a value; a constant is a tensor if `typed`, else it may be a number."""
+        match v:
+            case Load():
+                return self.load(v)
+            case Lit(value=x, dtype=dtype):
+                return literal(x, dtype, typed)
+            case Index(index=e):
+                found = self.blocks.index_of(e)
+                return found if found.dims or axes_in(e) else Tile(f"tl.cast({found.text}, tl.int64)", (), "int64")
+            case Ref(name=name):
+                return self.blocks.names[name]
+            case Reduce():
+                return self.reduce(v)
+            case Dot():
+                return self.dot(v, None)
+            case Map():
+                return self.map(v)
+
+    def map(self, v: Map) -> Tile:
+        constants = [isinstance(a, Lit) for a in v.args]
+        typed = all(constants) or len(v.args) == 1 or (v.op == "mask" and constants[1])
+        typed = typed or (v.op == "select" and all(constants[1:]))
+        args = [self.value(a, typed) for a in v.args]
+        dims, dtype = self.joint(args), NAMES[v.dtype.compute.name]
+        self.bounded(dims)
+        if v.op == "cast":
+            return _cast(args[0], v.args[0].dtype, v.dtype)
+        if v.op in ("less", "eq"):
+            inner = NAMES[v.args[0].dtype.compute.name]
+            small = inner == "int64" and {a.dtype for a in args} == {"int32"}
+            return mapped(v.op, [a if small else a.to(inner) for a in args], dims, dtype)
+        first = 1 if v.op in ("mask", "select") else 0
+        return mapped(v.op, args[:first] + [a.to(dtype) for a in args[first:]], dims, dtype)
+
+    def load(self, v: Load) -> Tile:
+        """A name for what is loaded, in the outermost block in which it can be."""
+        axes = frozenset[int]().union(*map(index_axes, v.index))
+        names = {ref.name for e in v.index for ref in values_in(e)}
+        at = max(
+            (n for n, s in enumerate(self.scopes) if s.axes & axes or s.names & names), default=0
+        )
+        key = (v.buffer, v.index)
+        for scope in self.scopes:
+            if key in scope.loads:
+                return scope.loads[key]
+        scope, buffer = self.scopes[at], self.buffers[v.buffer]
+        offset, needed = self.blocks.place(buffer, v.index, False)
+        self.bounded(offset.dims)
+        name, dtype = self.fresh(f"{self.params[v.buffer]}_tile"), NAMES[buffer.dtype.name]
+        if 0 in buffer.shape:
+            text = f"tl.zeros({self.blocks.shape(offset.dims)}, tl.{dtype})"
+        else:
+            mask = self.mask(offset.dims, needed)
+            place = infix("+", Tile(self.params[v.buffer]), offset, offset.dims, "")
+            text = f"tl.load({place.text}{mask}{', other=0' if mask else ''})"
+            text += " != 0" if dtype == "int1" else ""
+        scope.lines.append((name, f"{name} = {text}"))
+        scope.loads[key] = Tile(name, offset.dims, dtype)
+        return scope.loads[key]
+
+    def mask(self, dims: tuple[int, ...], needed: list[Tile]) -> str:
+        """The argument `mask` of a load or store over the dims, or nothing."""
+        whole = self.valid(dims, dims, needed)
+        return "" if whole is None else f", mask={whole.text}"
+
+    def valid(
+        self, axes: Iterable[int], dims: tuple[int, ...], needed: Iterable[Tile] = ()
+    ) -> Tile | None:
+        """Where all of the axes have valid indices, over the dims."""
+        found = [*needed, *(self.blocks.inside[i] for i in axes if i in self.blocks.inside)]
+        out: Tile | None = None
+        for t in found:
+            out = t.over(dims) if out is None else infix("&", out, t, dims, "int1")
+        return out
+
+    def cut(self, t: Tile, axes: Iterable[int], fill: str) -> Tile:
+        """The tile with `fill` where an index of the axes is not valid."""
+        valid = self.valid([i for i in t.dims if i in axes], t.dims)
+        if valid is None:
+            return t
+        text = f"tl.where({valid.text}, {t.text}, {fill})"
+        if t.dtype == "int1":
+            return infix("&", valid, t, t.dims, "int1")
+        return Tile(text, t.dims, t.dtype)
+
+    # ---- reductions and products -------------------------------------------------------------
+
+    def reduce(self, v: Reduce) -> Tile:
+        t = self.value(v.arg).to(NAMES[v.dtype.compute.name])
+        zero = v.op == "sum" and isinstance(v.arg, Load)
+        fill = number(0 if v.op == "sum" else -math.inf, v.dtype)
+        return self.reduced(v.op, v.axes, t if zero else self.cut(t, v.axes, fill))
+
+    def reduced(self, op: str, axes: frozenset[int], t: Tile) -> Tile:
+        dims, text, kept = list(t.dims), t.text, t.dtype
+        inside = [i for i in dims if i in axes]
+        if not inside:
+            return t
+        function = "tl.sum" if op == "sum" else "tl.max"
+        if kept == "int1":
+            function, text = "tl.max", t.to("int32").text
+        for i in reversed(inside):
+            n = dims.index(i)
+            exact = op == "max" and kept.startswith("float")
+            text = f"tl.reduce({text}, {n}, nan_max)" if exact else f"{function}({text}, {n})"
+            dims.remove(i)
+        wide = "int32" if kept in ("int1", "int8", "int16", "uint8") else kept
+        return Tile(text, tuple(dims), wide).to(kept)
+
+    def dot(self, v: Dot, acc: Tile | None) -> Tile:
+        """A product: on the matrix units where they can do it, else multiplied and summed."""
+        a, b = self.value(v.a), self.value(v.b)
+        inner = self.blocks.dims(i for i in {*a.dims, *b.dims} if i in v.axes)
+        batch = tuple(i for i in a.dims if i in b.dims and i not in inner)
+        rows, columns = (
+            tuple(i for i in t.dims if i not in inner and i not in batch) for t in (a, b)
+        )
+        kinds = {v.a.dtype, v.b.dtype}
+        dtype = kinds.pop() if len(kinds) == 1 else float32
+        depth = math.prod(self.blocks.size[i] for i in inner)
+        compute = NAMES[dtype.compute.name]
+        if dtype.name not in MATRIX or depth < 16 or not (rows and columns):
+            product = self.combined("mul", [self.operand(t, v, compute) for t in (a, b)], compute)
+            self.bounded(product.dims)
+            total = self.reduced("sum", v.axes, product)
+            return total if acc is None else self.combined("add", [acc, total], acc.dtype)
+        if self.blocks.rank[rows[0]] > self.blocks.rank[columns[0]]:
+            a, b, rows, columns = b, a, columns, rows
+        name = NAMES[dtype.name]
+        left = self.arranged(self.operand(a, v, name), (batch, rows, inner))
+        right = self.arranged(self.operand(b, v, name), (batch, inner, columns))
+        order = (*batch, *rows, *columns)
+        plain = len(batch) <= 1 and len(rows) == len(columns) == 1
+        more = ', input_precision="ieee"' if name == "float32" else ""
+        fused = acc is not None and plain and acc.dims == order
+        self.bounded(order)
+        plus = f", {acc.text}" if acc is not None and fused else ""
+        text = f"tl.dot({left}, {right}{plus}{more})"
+        if not plain:
+            text = f"tl.reshape({text}, {self.blocks.shape(order)})"
+        dims = self.blocks.dims(order)
+        if dims != order:
+            text = f"tl.permute({text}, {tuple(order.index(i) for i in dims)})"
+        out = Tile(text, dims, compute)
+        return out if acc is None or fused else self.combined("add", [acc, out], acc.dtype)
+
+    def operand(self, t: Tile, v: Dot, dtype: str) -> Tile:
+        """An operand of a product: 0 where a contracted index is not valid."""
+        loaded = any(t == x for scope in self.scopes for x in scope.loads.values())
+        return (t if loaded else self.cut(t, v.axes, "0.0")).to(dtype)
+
+    def arranged(self, t: Tile, groups: tuple[tuple[int, ...], ...]) -> str:
+        """The tile with its dims in groups: one dim each, and none for an empty first one."""
+        order = tuple(i for group in groups for i in group)
+        text = t.text
+        if order != t.dims:
+            places = tuple(t.dims.index(i) for i in order)
+            text = f"tl.trans({text})" if len(order) == 2 else f"tl.permute({text}, {places})"
+        if any(len(g) > 1 for g in groups):
+            sizes = [math.prod(self.blocks.size[i] for i in g) for g in groups if g]
+            text = f"tl.reshape({text}, ({', '.join(map(str, sizes))}))"
+        return text
+
+
+def _cast(t: Tile, was: DType, dtype: DType) -> Tile:
+    """Rounded to the dtype; a float becomes an integer by truncation, NaN 0."""
+    name = NAMES[dtype.name]
+    if was.is_float and dtype.is_integer:
+        safe = Tile(f"tl.where({t.text} == {t.text}, {t.text}, 0.0)", t.dims, t.dtype)
+        return safe.to("int64").to(name)
+    return t.to(NAMES[was.compute.name] if was.is_float else t.dtype).to(name)
+
+
+def _needed(lines: list[tuple[str, str]]) -> list[str]:
+    """The lines without those that define what no later line reads."""
+    kept: list[str] = []
+    used: set[str] = set()
+    for name, text in reversed(lines):
+        if not name or name in used:
+            kept.append(text)
+            used.update(re.findall(r"\w+", text))
+    return kept[::-1]

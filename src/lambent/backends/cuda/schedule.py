@@ -1,0 +1,104 @@
+"""Schedules for a GPU: the first guess for a kernel, and the moves that the search samples.
+
+Tiles are powers of two. The options are num_warps, num_stages (of the pipelined loops) and group
+(rows of tasks that go through the columns together). Roles of axes are those of `kernel.schedule`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lambent.backends.cuda.blocks import pow2
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.schedule import WHOLE, Knob, Moves
+from lambent.kernel.schedule import _Structure as Structure
+from lambent.kernel.tile import Schedule
+
+TILES: dict[str, tuple[int, ...]] = {
+    "rows": (16, 32, 64, 128, 256),
+    "columns": (16, 32, 64, 128, 256),
+    "batch": (1,),
+    "row": (1, 2, 4, 8, 16),
+    "lane": (64, 128, 256, 512, 1024, 2048, 4096),
+    "outer": (1, 2, 4, 8, 16),
+    "wide": (64, 128, 256, WHOLE),
+    "contracted": (16, 32, 64, 128, WHOLE),
+    "streamed": (16, 32, 64, 128, WHOLE),
+    "reduced": (256, 512, 1024, 2048, 4096, 8192, WHOLE),
+}
+OPTIONS: dict[str, tuple[int, ...]] = {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3, 4, 5)}
+GROUPS = (1, 4, 8, 16)
+WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
+FIRST = {"rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64}
+BYTES = 8192  # of a contracted operand's tile row that a first guess loads at once
+
+
+def compiler_options(schedule: Schedule) -> dict[str, int]:
+    """What of a schedule the compiler is told."""
+    found = dict(schedule.options)
+    return {"num_warps": found.get("num_warps", 4), "num_stages": found.get("num_stages", 3)}
+
+
+def default_schedule(kernel: Kernel) -> Schedule:
+    """A sensible first guess, from roles and representative sizes alone."""
+    s = Structure(kernel)
+    tiles: dict[int, int] = {}
+    for i, role in s.roles.items():
+        whole = s.most[i] <= WHOLE_LIMIT.get(role, 0)
+        if role == "reduced":
+            tiles[i] = s.most[i] if whole else 4096
+        elif role == "wide" or (role == "contracted" and s.contracts and whole and _folded(s)):
+            tiles[i] = s.most[i] if whole else 64
+        else:
+            tiles[i] = min(FIRST.get(role, 1), pow2(s.most[i]))
+    _share(s, tiles, ("rows",), 128)
+    _share(s, tiles, ("columns",), 128)
+    _share(s, tiles, ("contracted",), 256 if _folded(s) else 64)
+    _share(s, tiles, ("lane",), 1024)
+    _share(s, tiles, ("reduced",), 16384)
+    if s.contracts:
+        rows, columns = (_covered(s, tiles, r) for r in ("rows", "columns"))
+        warps = 8 if rows * columns >= 128 * 128 else 4
+        options = {"group": 8, "num_warps": warps, "num_stages": 3}
+    else:
+        volume = math.prod(min(t, s.sizes[i]) for i, t in tiles.items())
+        options = {"num_warps": max(1, min(16, volume // 512)), "num_stages": 2}
+        options["num_warps"] = pow2(options["num_warps"])
+    return Schedule(
+        tuple(sorted(tiles.items())), s.order, len(s.order), options=tuple(sorted(options.items()))
+    )
+
+
+def _folded(s: Structure) -> bool:
+    return bool(s.of("streamed"))
+
+
+def _covered(s: Structure, tiles: dict[int, int], role: str) -> int:
+    return math.prod(min(tiles[i], s.sizes[i]) for i in s.of(role))
+
+
+def _share(s: Structure, tiles: dict[int, int], roles: tuple[str, ...], total: int) -> None:
+    """Cut the tiles of these roles so that their product is about `total`, the outer ones first."""
+    for i in s.of(*roles):
+        tiles[i] = max(1, min(tiles[i], pow2(total + 1) // 2 if total > 1 else 1))
+        total = max(1, total // pow2(min(s.sizes[i], tiles[i])))
+
+
+def moves(kernel: Kernel) -> Moves:
+    """The alternatives that a schedule of this kernel may take, each independent of the others."""
+    s = Structure(kernel)
+    first = dict(default_schedule(kernel).tiles)
+    knobs: dict[Knob, tuple[Any, ...]] = {}
+    for i, role in s.roles.items():
+        found = {t for t in TILES[role] if t != WHOLE and t < 2 * s.most[i]}
+        if WHOLE in TILES[role] and s.most[i] <= WHOLE_LIMIT[role]:
+            found.add(s.most[i])
+        knobs["tiles", i] = tuple(sorted({*found, first.get(i, 1)}))
+    order = s.order
+    swapped = [order[:-2] + order[:-3:-1]] if len(order) > 1 else []
+    knobs["order", None] = tuple(dict.fromkeys([order, *swapped]))
+    knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
+    if s.contracts and len(order) > 1:
+        knobs["options", "group"] = GROUPS
+    return Moves(s.roles, knobs)

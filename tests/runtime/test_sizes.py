@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lambent.backends.sizes import number
 from lambent.graph.dim import Dim, Size, evaluate, show
 from lambent.graph.prove import maximum, minimum
-from lambent.backends.sizes import number
 
 S, T = Dim("sizes_s", 1, 300), Dim("sizes_t", 0, 640, multiple=8)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from lambent.backends.base import Assembly, Backend, Place, kernel_symbols
+from lambent.backends.sizes import Symbol, text
 from lambent.graph import dim
 from lambent.graph.dim import Atom, Size, symbols_in
 from lambent.graph.prove import facts
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
 from lambent.runtime.program import Array, Manifest, Program, Slot
-from lambent.backends.sizes import Symbol, text
 
 
 def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = None) -> Program:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import Executable, get
-from lambent.graph.dtypes import DTYPES
 from lambent.backends.sizes import Symbol, Text, number
+from lambent.graph.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -18,9 +18,9 @@ import numpy as np
 
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.backends.cpu.cache import replacing
+from lambent.backends.sizes import Symbol
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
-from lambent.backends.sizes import Symbol
 
 FORMAT = "lambent program"
 VERSION = 1

@@ -1,1 +1,1 @@
-"""The CUDA backend: tile program → Triton source → cubin → launched through the driver API."""
+"""The CUDA backend: compiled tile programs loaded, launched and timed through the driver API."""

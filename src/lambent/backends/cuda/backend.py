@@ -20,12 +20,13 @@ from lambent.backends.base import (
 )
 from lambent.backends.cpu.build import place
 from lambent.backends.cuda import calibrate, driver, library, schedule
-from lambent.backends.cuda.compiler import EXTRA, Code, cuda
 from lambent.backends.cuda.image import Launch, launch, pack
-from lambent.backends.cuda.render import Rendered, render
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.backends.measuring.process import Failed, WorkerProcess
 from lambent.backends.sizes import text
+from lambent.backends.triton.compiler import EXTRA, Code, cuda
+from lambent.backends.triton.render import Rendered, render
+from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
 COMPILE_LIMIT = 120.0  # seconds for one kernel
@@ -37,7 +38,7 @@ class Compilers:
 
     def __init__(self, count: int) -> None:
         self._free: queue.Queue[WorkerProcess] = queue.Queue()
-        self._every = [WorkerProcess("lambent.backends.cuda.compiler") for _ in range(count)]
+        self._every = [WorkerProcess("lambent.backends.triton.compiler") for _ in range(count)]
         for process in self._every:
             self._free.put(process)
         self.threads = ThreadPoolExecutor(count)
@@ -81,6 +82,9 @@ class CudaBackend:
         return calibrate.calibration(
             self._gpu, self.device_key(), lambda: self._measurer.ask("floor"), refresh
         )
+
+    def has_routine(self, kernel: Kernel) -> bool:
+        return False
 
     def source(self, program: TileProgram) -> str:
         return render(program).source

@@ -142,7 +142,9 @@ class Function:
             kind = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", self._entry, kind, shared)
 
-    def launch(self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any], stream: int) -> None:
+    def launch(
+        self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any], stream: int
+    ) -> None:
         """Queue `tasks` programs. `sizes` are ctypes integers."""
         given = [*map(ctypes.c_void_p, pointers), *sizes]
         given += [ctypes.c_void_p(0)] * self._scratch

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lambent.backends.base import Place, Step, kernel_symbols
-from lambent.backends.cuda.compiler import Code
 from lambent.backends.cuda.driver import Function
-from lambent.backends.cuda.render import Rendered
 from lambent.backends.sizes import Text, number, text
+from lambent.backends.triton.compiler import Code
+from lambent.backends.triton.render import Rendered
 
 _INTEGERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
 

@@ -52,8 +52,8 @@ class Program:
             results = [self._array("output", i, a.nbytes) for i, a in enumerate(outputs)]
             for memory, array in zip(held, inputs, strict=True):
                 memory.put(array)
-            pointers = [[m.pointer for m in part] for part in (held, results)]
-            self._enqueue(*pointers, weights, sizes, arena_bytes, 0)
+            given, made = ([m.pointer for m in part] for part in (held, results))
+            self._enqueue(given, made, weights, sizes, arena_bytes, 0)
             for memory, array in zip(results, outputs, strict=True):
                 memory.get(array)
 

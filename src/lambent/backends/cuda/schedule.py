@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lambent.backends.cuda.blocks import pow2
+from lambent.backends.triton.blocks import pow2
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import WHOLE, Knob, Moves
 from lambent.kernel.schedule import _Structure as Structure

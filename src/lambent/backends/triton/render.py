@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lambent.backends.base import kernel_symbols
-from lambent.backends.cuda.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.cuda.maps import mapped
-from lambent.backends.cuda.text import LOOSE, NAMES, POINTERS, Tile, infix, literal, number
-from lambent.graph.dim import Atom, Size, axes_in, symbol_range, values_in
+from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
+from lambent.backends.triton.maps import mapped
+from lambent.backends.triton.text import NAMES, POINTERS, Tile, infix, literal, number
+from lambent.graph.dim import Size, axes_in, symbol_range, values_in
 from lambent.graph.dtypes import DType, float32
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
@@ -38,7 +38,7 @@ from lambent.kernel.tile import (
     index_axes,
 )  # fmt: skip
 
-PRELUDE = '''\
+PRELUDE = """\
 import triton
 import triton.language as tl
 
@@ -60,8 +60,13 @@ def nan_max(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-'''
-MATRIX = ("bfloat16", "float16", "float32", "float64")  # operands of tl.dot; others are multiplied and summed
+"""
+MATRIX = (
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+)  # operands of tl.dot; others are multiplied and summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,9 @@ class _Renderer:
             tile = self.program.axes[f.axis].tile
             start = self.blocks.total(f.start, self.blocks.origin)
             plus = "" if start.text == "0" else f"{start.text} + "
-            self.line(f"o{f.axis} = {plus}{number_}{f' * {tile}' if tile > 1 else ''}", f"o{f.axis}")
+            self.line(
+                f"o{f.axis} = {plus}{number_}{f' * {tile}' if tile > 1 else ''}", f"o{f.axis}"
+            )
             self.bind(f.axis, f"o{f.axis}")
         return body, math.prod(counts)
 
@@ -232,7 +239,9 @@ class _Renderer:
         dims, dtype = self.blocks.dims(s.axes), NAMES[s.dtype.name]
         self.bounded(dims)
         shape = self.blocks.shape(dims)
-        self.let(s.name, Tile(f"tl.full({shape}, {number(s.init, s.dtype)}, tl.{dtype})", dims, dtype))
+        self.let(
+            s.name, Tile(f"tl.full({shape}, {number(s.init, s.dtype)}, tl.{dtype})", dims, dtype)
+        )
 
     def accumulate(self, s: Accumulate) -> None:
         acc = self.blocks.names[s.name]
@@ -278,7 +287,8 @@ class _Renderer:
                 return literal(x, dtype, typed)
             case Index(index=e):
                 found = self.blocks.index_of(e)
-                return found if found.dims or axes_in(e) else Tile(f"tl.cast({found.text}, tl.int64)", (), "int64")
+                scalar = f"tl.cast({found.text}, tl.{found.dtype})"  # it may be a plain number
+                return found if found.dims else Tile(scalar, (), found.dtype)
             case Ref(name=name):
                 return self.blocks.names[name]
             case Reduce():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lambent.backends.cuda.text import LOOSE, PRODUCT, Tile, call, infix
+from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
@@ -24,15 +24,15 @@ def mapped(op: str, args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile
     if op == "less" and x.dtype == "int1":
         return infix("&", mapped("not", [x], x.dims, "int1"), args[1], dims, dtype)
     if dtype == "int1" and op in LOGIC:
-        return infix(LOGIC[op], *args, dims, dtype)
+        return infix(LOGIC[op], x, args[1], dims, dtype)
     if op in SIGNS:
-        return infix(SIGNS[op], *args, dims, dtype)
+        return infix(SIGNS[op], x, args[1], dims, dtype)
     whole = not dtype.startswith("float")
     return call("tl.maximum" if op == "max" and whole else CALLS[op], args, dims, dtype)
 
 
 def _selected(args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
     if dtype == "int1" and len(args) == 2:
-        return infix("&", *args, dims, dtype)
+        return infix("&", args[0], args[1], dims, dtype)
     zero = Tile("0.0" if dtype.startswith("float") else "0", (), dtype)
     return call("tl.where", [*args, *([] if len(args) == 3 else [zero])], dims, dtype)

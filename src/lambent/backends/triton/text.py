@@ -46,7 +46,9 @@ class Tile:
             return self
         if dtype == "int1":
             return Tile(f"{self.at(SUM)} != 0", self.dims, dtype, LOOSE)
-        text = f"{self.at(ATOM)}.to(tl.{dtype})" if self.dims else f"tl.cast({self.text}, tl.{dtype})"
+        text = (
+            f"{self.at(ATOM)}.to(tl.{dtype})" if self.dims else f"tl.cast({self.text}, tl.{dtype})"
+        )
         return Tile(text, self.dims, dtype)
 
 
@@ -62,7 +64,9 @@ def infix(sign: str, a: Tile, b: Tile, dims: tuple[int, ...], dtype: str) -> Til
     return Tile(f"{a.at(inner)} {sign} {b.at(right)}", dims, dtype, level)
 
 
-def call(function: str, args: list[Tile], dims: tuple[int, ...], dtype: str, more: str = "") -> Tile:
+def call(
+    function: str, args: list[Tile], dims: tuple[int, ...], dtype: str, more: str = ""
+) -> Tile:
     """function(args) over the dims."""
     return Tile(f"{function}({', '.join(a.over(dims).text for a in args)}{more})", dims, dtype)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lambent.backends.base import kernel_symbols
-from lambent.backends.cuda.render import render
+from lambent.backends.triton.render import render
 from lambent.graph.dim import evaluate
 from lambent.kernel.tile import TileProgram
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from lambent.backends.cuda.text import PRODUCT, SUM, Tile, infix
+from lambent.backends.triton.text import PRODUCT, SUM, Tile, infix
 from lambent.graph.dim import Atom, Size, exact, terms_of
 from lambent.graph.prove import Prover
 from lambent.kernel.kernel import Buffer
@@ -24,8 +24,8 @@ def pow2(n: int) -> int:
 class Blocks:
     """For each axis the size of its block; and the texts of index expressions.
 
-    `index` holds the indices of each axis that is open, `inside` says which of them are valid, where
-    not all are. `names` holds the tiles of Lets and Vars.
+    `index` holds the indices of each axis that is open, `inside` says which of them are valid
+    where not all are. `names` holds the tiles of Lets and Vars.
     """
 
     def __init__(self, program: TileProgram) -> None:
@@ -80,7 +80,9 @@ class Blocks:
         for c, monomial in sorted(terms_of(e), key=lambda term: not term[1]):
             tiles = [atom(a) for a, power in monomial for _ in range(power)]
             parts.append((c, [t.to("int64") if wide else t for t in tiles]))
-        dims = tuple(sorted({i for _, ts in parts for t in ts for i in t.dims}, key=self.rank.get))
+        dims = tuple(
+            sorted({i for _, ts in parts for t in ts for i in t.dims}, key=self.rank.__getitem__)
+        )
         dtype = "int64" if wide else "int32"
         dtype = "int64" if any(t.dtype == "int64" for _, ts in parts for t in ts) else dtype
         out: Tile | None = None
@@ -96,7 +98,9 @@ class Blocks:
             for t in factors[1:]:
                 term = infix("*", term, t, dims, dtype)
             out = term if out is None else infix(sign, out, term, dims, dtype)
-        return Tile("0") if out is None else Tile(out.text, dims if out.dims else (), dtype, out.level)
+        return (
+            Tile("0") if out is None else Tile(out.text, dims if out.dims else (), dtype, out.level)
+        )
 
     def atom(self, a: Atom) -> Tile:
         """The indices that an atom stands for."""
@@ -115,7 +119,7 @@ class Blocks:
         if a.kind == "value":
             return self.names[a.args[0].name].to("int64")
         x, y = (self.total(arg, f) for arg in a.args)
-        dims = tuple(sorted({*x.dims, *y.dims}, key=self.rank.__getitem__))
+        dims = self.dims((*x.dims, *y.dims))
         dtype = "int64" if "int64" in (x.dtype, y.dtype) else "int32"
         if a.kind == "div" and self.prover.ge0(a.args[0]):
             return infix("//", x, y, dims, dtype)
@@ -130,7 +134,9 @@ class Blocks:
 
     # ---- places in memory --------------------------------------------------------------------
 
-    def place(self, buffer: Buffer, index: tuple[Size, ...], exactly: bool) -> tuple[Tile, list[Tile]]:
+    def place(
+        self, buffer: Buffer, index: tuple[Size, ...], exactly: bool
+    ) -> tuple[Tile, list[Tile]]:
         """The offset of an index (clamped into the buffer, unless it is `exactly` inside), and
         conditions without which nothing may be read there."""
         stride: Size = 1
@@ -156,7 +162,7 @@ class Blocks:
             stride = stride * extent
         offset = self.total(flat, self.atom, wide)
         for part in clamped:
-            dims = tuple(sorted({*offset.dims, *part.dims}, key=self.rank.__getitem__))
+            dims = self.dims((*offset.dims, *part.dims))
             dtype = "int64" if "int64" in (offset.dtype, part.dtype) else "int32"
             offset = part if offset.text == "0" else infix("+", offset, part, dims, dtype)
         return offset, needed
@@ -165,4 +171,3 @@ class Blocks:
 def symbol_name(name: str) -> str:
     """The parameter that holds a symbol (or `name/multiple`, which is what is passed)."""
     return name.replace("/", "_")
-

@@ -1,0 +1,1 @@
+"""Tile program → Triton source → machine code of a GPU: what the backends of GPUs share."""

@@ -1,0 +1,93 @@
+"""Rendered kernels compile for targets that are not here, and their text is what it should be."""
+
+from __future__ import annotations
+
+import pytest
+from interpreted import needs_triton
+from kernels import CASES, SYMBOLIC, Build
+
+from lambent.backends.cuda.schedule import default_schedule
+from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda
+from lambent.backends.triton.render import PRELUDE, Rendered, render
+from lambent.graph.dim import Dim
+from lambent.graph.dtypes import bfloat16
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.lower import lower
+from lambent.kernel.tile import Schedule
+
+BYTES = b"\x7fELF"  # both formats are ELF files
+TARGETS = {"sm_80": cuda(80), "sm_90": cuda(90), "sm_100": cuda(100), "gfx942": GFX942}
+n = Dim("compile_n", 1, 1 << 16)
+
+
+def rendered(kernel: Kernel, schedule: Schedule | None = None) -> Rendered:
+    return render(lower(kernel, schedule or default_schedule(kernel)))
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["fold_causal_sym", "casts", "batched_bf16"])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_compiles(name: str, target: Target) -> None:
+    r = rendered({**CASES, **SYMBOLIC}[name]())
+    code = compile_source(r.source, r.signature, target, {"num_warps": 4, "num_stages": 2})
+    assert code.image.startswith(BYTES)
+    assert code.threads == 4 * target.warp
+
+
+@needs_triton
+def test_what_does_not_compile_is_told() -> None:
+    r = rendered(CASES["matmul"]())
+    wrong = r.source.replace("tl.dot", "tl.dto")
+    with pytest.raises(ValueError, match="dto"):
+        compile_source(wrong, r.signature, cuda(90), {"num_warps": 4})
+
+
+def product(m: int | Dim) -> Kernel:
+    b = Build()
+    i, j, k = b.axes(m, 4096, 4096)
+    x, y = b.load("A", i, k, dtype=bfloat16), b.load("B", k, j, dtype=bfloat16)
+    b.out("C", b.sum(k, b.mul(x, y)), i, j)
+    return b.kernel()
+
+
+def test_a_product_reads_well() -> None:
+    tiles = ((0, 128), (1, 256), (2, 64))
+    r = rendered(product(n), Schedule(tiles, (0, 1), 2, options=(("group", 8),)))
+    assert (
+        r.source.removeprefix(PRELUDE)
+        == """\
+@triton.jit
+def kernel(C, A, B, compile_n):
+    pid = tl.program_id(0)
+    first = pid // (16 * 8) * 8
+    high = tl.minimum(((compile_n + 127) // 128) - first, 8)
+    pid_0 = first + pid % (16 * 8) % high
+    pid_1 = pid % (16 * 8) // high
+    o0 = pid_0 * 128
+    i0 = o0 + tl.arange(0, 128)
+    v0 = i0 < compile_n
+    o1 = pid_1 * 256
+    i1 = o1 + tl.arange(0, 256)
+    acc1 = tl.full((128, 256), 0.0, tl.float32)
+    for o2 in range(0, 4096, 64):
+        i2 = o2 + tl.arange(0, 64)
+        A_tile = tl.load(A + i0[:, None] * 4096 + i2[None, :], mask=v0[:, None], other=0)
+        B_tile = tl.load(B + i1[:, None] + i2[None, :] * 4096)
+        acc1 = tl.dot(A_tile, tl.trans(B_tile), acc1)
+    tl.store(C + i0[:, None] * 4096 + i1[None, :], acc1.to(tl.bfloat16), mask=v0[:, None])
+"""
+    )
+    assert r.signature == {"C": "*bf16", "A": "*bf16", "B": "*bf16", "compile_n": "i32"}
+
+
+def test_large_buffers_are_indexed_in_64_bits() -> None:
+    b = Build()
+    i, j = b.axes(1 << 17, 1 << 15)
+    b.out("Y", b.mul(b.load("X", i, j), b.c(2)), i, j)
+    text = rendered(b.kernel()).source
+    assert "i1.to(tl.int64)" in text and "tl.cast(o0, tl.int64) * 32768" in text
+
+
+def test_a_tile_beyond_all_registers_is_refused() -> None:
+    with pytest.raises(ValueError, match="a tile of 1048576 elements"):
+        rendered(product(4096), Schedule(((0, 1024), (1, 1024), (2, 64)), (0, 1), 2))

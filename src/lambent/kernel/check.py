@@ -13,29 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lambent.graph.dim import Size, axes_in, terms_of, values_in
-from lambent.graph.dtypes import bool_, int64
+from lambent.graph.dtypes import DType, bool_, int64
+from lambent.kernel import tile as ir
 from lambent.kernel.rewrite import bound, free_axes
-from lambent.kernel.tile import (
-    MAP_ARITY,
-    Accumulate,
-    Dot,
-    For,
-    Index,
-    Let,
-    Load,
-    Map,
-    Reduce,
-    Ref,
-    Stmt,
-    Store,
-    TileProgram,
-    Var,
-    axes_of,
-    indices,
-    operands,
-    statements,
-    values,
-)
 
 SCRATCH_LIMIT = 8 << 20
 """Bytes of Lets and Vars that may be alive at once: they live on a thread's stack."""
@@ -47,34 +27,39 @@ FLOAT_ONLY = ("log2", "exp2", "sin", "sqrt", "recip")
 class At:
     """Where a node stands: the body of its statement, the loops around, the names in scope."""
 
-    program: TileProgram
+    program: ir.TileProgram
     looped: frozenset[int]  # axes that some loop of the program runs over
-    stmt: Stmt | None = None
-    body: tuple[Stmt, ...] = ()
-    loops: tuple[For, ...] = ()
-    names: Mapping[str, Let | Var] = field(default_factory=dict)
+    stmt: ir.Stmt | None = None
+    body: tuple[ir.Stmt, ...] = ()
+    loops: tuple[ir.For, ...] = ()
+    names: Mapping[str, ir.Let | ir.Var] = field(default_factory=dict)
 
     @property
     def open(self) -> frozenset[int]:
         return frozenset(loop.axis for loop in self.loops)
 
 
-def names(s: Let | Var, at: At) -> Iterator[str]:
+def names(s: ir.Let | ir.Var, at: At) -> Iterator[str]:
     if s.name in at.names:
         yield f"{s.name} is named twice"
-    if isinstance(s, Var) and s.dtype.is_float and s.dtype.itemsize < 4:
+    if isinstance(s, ir.Var) and s.dtype.is_float and s.dtype.itemsize < 4:
         yield f"{s.name} is {s.dtype}: an accumulator is never narrower than float32"
 
 
-def refs(r: Ref, at: At) -> Iterator[str]:
+def refs(r: ir.Ref, at: At) -> Iterator[str]:
     if r.name not in at.names:
         yield f"{r.name} is not in scope"
-        return
-    named = at.names[r.name].ref
-    if r.axes != named.axes:
-        yield f"{r.name} has axes {sorted(named.axes)}, not {sorted(r.axes)}"
-    if r.dtype.compute != named.dtype.compute:
-        yield f"{r.name} is {named.dtype}, not {r.dtype}"
+    elif form(r) != form(at.names[r.name].ref):
+        yield f"{r.name} is {shown(at.names[r.name].ref)}, not {shown(r)}"
+
+
+def form(v: ir.Value) -> tuple[frozenset[int], DType]:
+    """What must agree: the axes, and the dtype that is computed in."""
+    return ir.axes_of(v), v.dtype.compute
+
+
+def shown(v: ir.Value) -> str:
+    return f"{v.dtype} and has axes {sorted(ir.axes_of(v))}"
 
 
 def axes(i: int, at: At) -> Iterator[str]:
@@ -87,7 +72,7 @@ def axes(i: int, at: At) -> Iterator[str]:
         yield f"axis a{i} is whole, but its tile {axis.tile} does not cover {axis.extent}"
 
 
-def loops(s: For, at: At) -> Iterator[str]:
+def loops(s: ir.For, at: At) -> Iterator[str]:
     if s.axis not in at.program.axes:
         yield f"loop over the unknown axis a{s.axis}"
         return
@@ -101,7 +86,7 @@ def loops(s: For, at: At) -> Iterator[str]:
         yield f"parallel loop a{s.axis}: must stand alone, directly in parallel loops"
 
 
-def multiple(e: Size, n: int, program: TileProgram) -> bool:
+def multiple(e: Size, n: int, program: ir.TileProgram) -> bool:
     """True if e is known to be a multiple of n, at the origins of tiles."""
     for c, monomial in terms_of(e):
         for a, power in monomial:
@@ -114,21 +99,24 @@ def multiple(e: Size, n: int, program: TileProgram) -> bool:
     return True
 
 
-def accumulators(s: Accumulate, at: At) -> Iterator[str]:
+def accumulators(s: ir.Accumulate, at: At) -> Iterator[str]:
     var = at.names.get(s.name)
     if s.op not in REDUCE:
         yield f"{s.name}: no accumulation is called {s.op}"
-    if not isinstance(var, Var):
+    if isinstance(var, ir.Var):
+        for v in ir.operands(s):
+            yield from fits(v, f"{s.name} over {sorted(var.axes)}", frozenset(var.axes), var.dtype)
+    else:
         yield f"{s.name} is not a Var in scope"
-        return
-    for v in operands(s):
-        if not axes_of(v) <= set(var.axes):
-            yield f"{s.name} over {sorted(var.axes)} gets a value over {sorted(axes_of(v))}"
-        if v.dtype.compute != var.dtype.compute:
-            yield f"{s.name} is {var.dtype} and gets {v.dtype}"
 
 
-def loads(v: Load, at: At) -> Iterator[str]:
+def fits(v: ir.Value, where: str, axes: frozenset[int], dtype: DType) -> Iterator[str]:
+    """A value broadcasts to what it is put in, and is computed in its dtype."""
+    if not ir.axes_of(v) <= axes or v.dtype.compute != dtype.compute:
+        yield f"{where}, {dtype}, gets a value over {sorted(ir.axes_of(v))}, {v.dtype}"
+
+
+def loads(v: ir.Load, at: At) -> Iterator[str]:
     buffer = next((b for b in at.program.kernel.inputs if b.name == v.buffer), None)
     if buffer is None:
         yield f"{v.buffer} is not an input of the kernel"
@@ -136,7 +124,7 @@ def loads(v: Load, at: At) -> Iterator[str]:
         yield f"{v.buffer} is {buffer.dtype} of rank {len(buffer.shape)}, not {v}"
 
 
-def stores(s: Store, at: At) -> Iterator[str]:
+def stores(s: ir.Store, at: At) -> Iterator[str]:
     output = next((o for o in at.program.kernel.outputs if o.buffer.name == s.buffer), None)
     if output is None or s.index != output.index:
         yield f"{s.buffer}: the kernel has no such output, or stores it elsewhere"
@@ -145,28 +133,25 @@ def stores(s: Store, at: At) -> Iterator[str]:
     for f in at.loops:
         if f.axis not in own or (f.start, f.stop) != (0, at.program.axes[f.axis].extent):
             yield f"{s.buffer}: stored in a loop over a{f.axis}, not once for each element"
-    if not axes_of(s.value) <= own:
-        yield f"{s.buffer}: the value has axes that the index lacks"
-    if s.value.dtype.compute != output.buffer.dtype.compute:
-        yield f"{s.buffer} is {output.buffer.dtype} and gets {s.value.dtype}; cast it"
+    yield from fits(s.value, f"{s.buffer} over {sorted(own)}", own, output.buffer.dtype)
 
 
-def index_values(v: Load | Store | Index, at: At) -> Iterator[str]:
-    for ref in (r for i in indices(v) for r in values_in(i)):
-        if not (isinstance(ref, Ref) and ref.dtype.is_integer):
+def index_values(v: ir.Load | ir.Store | ir.Index, at: At) -> Iterator[str]:
+    for ref in (r for i in ir.indices(v) for r in values_in(i)):
+        if not (isinstance(ref, ir.Ref) and ref.dtype.is_integer):
             yield f"an index holds {ref!r}, not a Ref of integers"
-    if isinstance(v, Index) and v.dtype != int64:
+    if isinstance(v, ir.Index) and v.dtype != int64:
         yield f"an index is int64, not {v.dtype}"
 
 
-def maps(v: Map, at: At) -> Iterator[str]:
+def maps(v: ir.Map, at: At) -> Iterator[str]:
     if not well_typed(v):
         yield f"{v.op} of {', '.join(a.dtype.name for a in v.args)} cannot be {v.dtype}"
 
 
-def well_typed(v: Map) -> bool:
+def well_typed(v: ir.Map) -> bool:
     kinds, own = [a.dtype.compute for a in v.args], v.dtype.compute
-    if len(kinds) != MAP_ARITY.get(v.op) or v.op == "cast":
+    if len(kinds) != ir.MAP_ARITY.get(v.op) or v.op == "cast":
         return v.op == "cast" and len(kinds) == 1
     if v.op in ("mask", "select"):
         return kinds[0] == bool_ and all(k == own for k in kinds[1:])
@@ -177,45 +162,45 @@ def well_typed(v: Map) -> bool:
     return all(k == own for k in kinds) and (v.op == "not") == (own == bool_)
 
 
-def contractions(v: Reduce | Dot, at: At) -> Iterator[str]:
-    kind, parts = type(v).__name__, operands(v)
-    if not (isinstance(at.stmt, (Let, Accumulate)) and v is at.stmt.value):
+def contractions(v: ir.Reduce | ir.Dot, at: At) -> Iterator[str]:
+    kind, parts = type(v).__name__, ir.operands(v)
+    if not (isinstance(at.stmt, (ir.Let, ir.Accumulate)) and v is at.stmt.value):
         yield f"a {kind} must stand directly under a Let or an Accumulate"
-    if not v.axes or any(not v.axes <= axes_of(x) for x in parts):
+    if not v.axes or any(not v.axes <= ir.axes_of(x) for x in parts):
         yield f"a {kind} over {sorted(v.axes)}, which an operand lacks"
-    if isinstance(v, Reduce) and v.op not in REDUCE:
+    if isinstance(v, ir.Reduce) and v.op not in REDUCE:
         yield f"no reduction is called {v.op}"
-    if isinstance(v, Dot) and not all(isinstance(x, (Load, Ref)) for x in parts):
+    if isinstance(v, ir.Dot) and not all(isinstance(x, (ir.Load, ir.Ref)) for x in parts):
         yield "an operand of a Dot must be a Load or a Ref"
     if len({x.dtype.compute for x in parts}) > 1:
         yield f"a Dot of {' and '.join(x.dtype.name for x in parts)}"
 
 
 CHECKS: tuple[tuple[Any, Callable[[Any, At], Iterator[str]]], ...] = (
-    (Let | Var, names),
-    (Ref, refs),
+    (ir.Let | ir.Var, names),
+    (ir.Ref, refs),
     (int, axes),
-    (For, loops),
-    (Accumulate, accumulators),
-    (Load, loads),
-    (Store, stores),
-    (Load | Store | Index, index_values),
-    (Map, maps),
-    (Reduce | Dot, contractions),
+    (ir.For, loops),
+    (ir.Accumulate, accumulators),
+    (ir.Load, loads),
+    (ir.Store, stores),
+    (ir.Load | ir.Store | ir.Index, index_values),
+    (ir.Map, maps),
+    (ir.Reduce | ir.Dot, contractions),
 )
 
 
-def nodes(stmt: Stmt) -> Iterator[Any]:
+def nodes(stmt: ir.Stmt) -> Iterator[Any]:
     """What the table speaks of: the statement and what it holds."""
-    below = [v for top in operands(stmt) for v in values(top)]
-    index = [i for v in (stmt, *below) for i in indices(v)]
+    below = [v for top in ir.operands(stmt) for v in ir.values(top)]
+    index = [i for v in (stmt, *below) for i in ir.indices(v)]
     inside = [v for i in index for v in values_in(i)]
-    used = [axes_in(i) for i in index] + [v.axes for v in (*below, *inside) if isinstance(v, Ref)]
-    own = stmt.axes if isinstance(stmt, Var) else ()
-    return iter((stmt, *below, *inside, *sorted(frozenset(own).union(*used))))
+    used = [axes_in(i) for i in index]
+    used += [frozenset(v.axes) for v in (stmt, *below, *inside) if isinstance(v, ir.Ref | ir.Var)]
+    return iter((stmt, *below, *inside, *sorted(frozenset[int]().union(*used))))
 
 
-def _problems(body: tuple[Stmt, ...], outer: At) -> Iterator[str]:
+def _problems(body: tuple[ir.Stmt, ...], outer: At) -> Iterator[str]:
     known = dict(outer.names)
     for stmt in body:
         at = replace(outer, stmt=stmt, body=body, names=known)
@@ -223,39 +208,39 @@ def _problems(body: tuple[Stmt, ...], outer: At) -> Iterator[str]:
             for kinds, check_ in CHECKS:
                 if isinstance(node, kinds):
                     yield from check_(node, at)
-        if isinstance(stmt, For) and stmt.axis in at.program.axes:
+        if isinstance(stmt, ir.For) and stmt.axis in at.program.axes:
             yield from _problems(stmt.body, replace(at, loops=(*at.loops, stmt)))
-        elif isinstance(stmt, (Let, Var)):
+        elif isinstance(stmt, (ir.Let, ir.Var)):
             known[stmt.name] = stmt
 
 
-def problems(program: TileProgram) -> list[str]:
+def problems(program: ir.TileProgram) -> list[str]:
     """Everything that is wrong with the program; empty if it is legal."""
-    every = list(statements(program.body))
-    looped = frozenset(s.axis for s in every if isinstance(s, For))
+    every = list(ir.statements(program.body))
+    looped = frozenset(s.axis for s in every if isinstance(s, ir.For))
     found = list(_problems(program.body, At(program, looped)))
-    stored = Counter(s.buffer for s in every if isinstance(s, Store))
-    for o in program.kernel.outputs:
-        if stored[o.buffer.name] != 1:
-            found.append(f"{o.buffer.name} is stored {stored[o.buffer.name]} times")
+    stored = Counter(s.buffer for s in every if isinstance(s, ir.Store))
+    for name in (o.buffer.name for o in program.kernel.outputs):
+        if stored[name] != 1:
+            found.append(f"{name} is stored {stored[name]} times")
     if not found and scratch(program) > SCRATCH_LIMIT:
         found.append(f"scratch tiles of {scratch(program)} bytes, limit {SCRATCH_LIMIT}")
     return found
 
 
-def scratch(program: TileProgram) -> int:
+def scratch(program: ir.TileProgram) -> int:
     """Bytes of all Lets and Vars that are alive at once."""
 
-    def peak(body: tuple[Stmt, ...]) -> int:
-        tiles = [s.ref for s in body if isinstance(s, (Let, Var))]
+    def peak(body: tuple[ir.Stmt, ...]) -> int:
+        tiles = [s.ref for s in body if isinstance(s, (ir.Let, ir.Var))]
         counts = [math.prod(program.axes[i].tile for i in t.axes) for t in tiles]
         own = sum(n * t.dtype.compute.itemsize for n, t in zip(counts, tiles, strict=True))
-        return own + max((peak(s.body) for s in body if isinstance(s, For)), default=0)
+        return own + max((peak(s.body) for s in body if isinstance(s, ir.For)), default=0)
 
     return peak(program.body)
 
 
-def check(program: TileProgram) -> None:
+def check(program: ir.TileProgram) -> None:
     """Accept a legal program.
 
     Raises:

@@ -1,8 +1,7 @@
 """A kernel: one or more output terms, and the buffers they read and write.
 
 A kernel says what is computed, not how: `kernel.lower` turns it, under a `Schedule`, into a tile
-program. Its `key` is canonical (buffers and axes renamed in order of appearance), so that equal
-kernels of different places share measurements.
+program; `show.show_kernel` prints it.
 """
 
 from __future__ import annotations

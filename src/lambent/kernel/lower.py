@@ -17,23 +17,13 @@ from itertools import takewhile
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
+from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.ranges import Literal, least, needed, ranges, zero
 from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
-from lambent.kernel.tile import (
-    Accumulate,
-    Axis,
-    For,
-    Lit,
-    Map,
-    Ref,
-    Schedule,
-    Store,
-    TileProgram,
-    Value,
-)
-from lambent.kernel.values import MINUS_INF, Scope, Values, finite, identity
+from lambent.kernel.values import MINUS_INF, Scope, Values, empty, finite, identity
 
+FOLDS = ("fold", "part")
 HOIST_LIMIT = 1 << 16  # elements of a tile that may be computed ahead of a loop
 
 
@@ -48,7 +38,7 @@ class Goal:
     kind: str
     loops: tuple[int, ...]
     terms: tuple[Term, ...]
-    accs: tuple[Ref, ...] = ()
+    accs: tuple[ir.Ref, ...] = ()
     axes: frozenset[int] = frozenset()
     output: Output | None = None
     exact: bool = False  # NaN wins the maximum of a fold or part
@@ -64,7 +54,7 @@ class Goal:
 
 class _Lowering:
     def __init__(
-        self, kernel: Kernel, terms: Terms, axes: dict[int, Axis], looped: tuple[int, ...]
+        self, kernel: Kernel, terms: Terms, axes: dict[int, ir.Axis], looped: tuple[int, ...]
     ) -> None:
         self.terms, self.axes, self.looped = terms, axes, looped
         order = [a for o in kernel.outputs for i in o.index for a in sorted(axes_in(i))]
@@ -91,7 +81,7 @@ class _Lowering:
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
                 self.fill(child, known, max(grid - 1, 0))
-                scope.out.append(For(i, piece.start, piece.stop, tuple(child.out), grid > 0))
+                scope.out.append(ir.For(i, piece.start, piece.stop, tuple(child.out), grid > 0))
         for goal in here:
             self.emit(scope, goal)
 
@@ -100,7 +90,7 @@ class _Lowering:
         pending = [
             t
             for t in walk(*roots, known=scope.env)
-            if t.axes & self.values.looped and self.values.loops(t.free) <= scope.open
+            if t.axes & self.values.looped and t.free & self.values.looped <= scope.open
         ]
         level: dict[Term, int] = {}
         groups: dict[tuple[int, tuple[int, ...]], list[Term]] = {}
@@ -119,26 +109,23 @@ class _Lowering:
         goals = []
         shared: dict[tuple[str, frozenset[int], Term], list[Term]] = {}
         for t in group:
-            op = "fold" if t.op == "max" else t.op
-            shared.setdefault((op, t.axes, t.kids[0]), []).append(t)
+            shared.setdefault(("fold" if t.op == "max" else t.op, t.axes, t.kids[0]), []).append(t)
         for (op, axes, body), same in shared.items():
             maxima = [t for t in same if t.op == "max"]
             sums = [t for t in same if t.op != "max"]
             if not sums:
                 op, sums, maxima = "max", maxima, []
-            accs = []
-            if op in ("fold", "part"):
-                most = self.values.var(scope, "m", body.free - axes, body.dtype, MINUS_INF)
-                scope.env.update((t, most) for t in maxima)
-                empty = Map("eq", (most, Lit(MINUS_INF, most.dtype)), bool_)
-                accs.append(most)
+            accs: list[ir.Ref] = []
+            if op in FOLDS:
+                accs.append(self.values.var(scope, "m", body.free - axes, body.dtype, MINUS_INF))
+                scope.env.update((t, accs[0]) for t in maxima)
             for t in sums:
                 acc = self.values.var(scope, "acc", t.free, t.dtype, identity(op, t.dtype))
                 accs.append(acc)
                 scope.env[t] = acc
-                if op in ("fold", "part"):
-                    none = Lit(math.nan if op == "fold" else 0.0, acc.dtype)
-                    scope.env[t] = Map("select", (empty, none, acc), t.dtype)
+                if op in FOLDS:
+                    none = ir.Lit(math.nan if op == "fold" else 0.0, acc.dtype)
+                    scope.env[t] = ir.Map("select", (empty(accs[0]), none, acc), t.dtype)
             terms = (body, *(v for t in sums for v in t.kids[1:]))
             exact = op == "part" or bool(maxima)
             goals.append(Goal(op, loops, terms, tuple(accs), axes, exact=exact))
@@ -148,7 +135,7 @@ class _Lowering:
         """Count uses, and compute ahead what deeper loops use and do not change."""
         ahead = list(dict.fromkeys(self.invariant(scope, deeper)))
         scope.named.update(ahead)
-        twice = [g.terms[0] for g in here if g.kind in ("fold", "part")]
+        twice = [g.terms[0] for g in here if g.kind in FOLDS]
         self.values.count(scope, [*(t for g in here for t in g.terms), *twice, *ahead])
         for t in ahead:
             self.values.value(t, scope)
@@ -164,7 +151,7 @@ class _Lowering:
             seen.add(t)
             costs = t.op in REDUCTIONS or self.values.cost(t) > (8 if t.dtype == bool_ else 0)
             small = self.values.size(t.free) <= HOIST_LIMIT
-            if costs and small and self.values.loops(t.free) <= scope.open:
+            if costs and small and t.free & self.values.looped <= scope.open:
                 yield t
             else:
                 stack.extend(reversed(t.below))
@@ -174,33 +161,32 @@ class _Lowering:
     def emit(self, scope: Scope, goal: Goal) -> None:
         if goal.output is not None:
             stored = self.values.value(goal.terms[0], scope)
-            scope.out.append(Store(goal.output.buffer.name, goal.output.index, stored))
-        elif goal.kind in ("fold", "part"):
+            scope.out.append(ir.Store(goal.output.buffer.name, goal.output.index, stored))
+        elif goal.kind in FOLDS:
             self.emit_fold(scope, goal)
         else:
             total = self.values.reduction(goal.kind, goal.axes, goal.terms[0], scope)
-            scope.out.append(Accumulate(goal.accs[0].name, goal.kind, total))
+            scope.out.append(ir.Accumulate(goal.accs[0].name, goal.kind, total))
 
     def emit_fold(self, scope: Scope, goal: Goal) -> None:
         """One tile of a running maximum and of sums that are rescaled whenever it grows."""
         a = self.values.value(goal.terms[0], scope)
-        dtype = a.dtype
         op, old = "max" if goal.exact else "fmax", goal.accs[0]
         best = self.values.let(scope, self.values.reduce(op, goal.axes, a))
-        new = self.values.let(scope, Map(op, (old, best), dtype))
+        new = self.values.let(scope, ir.mapped(op, old, best))
         shift = self.values.let(scope, finite(new))
-        scale = self.values.let(scope, Map("exp2", (Map("sub", (old, shift), dtype),), dtype))
-        p: Value = Map("exp2", (Map("sub", (a, shift), dtype),), dtype)
+        scale = self.values.let(scope, ir.mapped("exp2", ir.mapped("sub", old, shift)))
+        p: ir.Value = ir.mapped("exp2", ir.mapped("sub", a, shift))
         if len(goal.accs) > 2:
             p = self.values.let(scope, p)
-        scope.out.append(Accumulate(old.name, op, new))
+        scope.out.append(ir.Accumulate(old.name, op, new))
         for acc, v in zip(goal.accs[1:], goal.terms[1:], strict=True):
             parts = [self.values.cast(p, v.dtype), *self.values.factors(scope, v)]
             total = self.values.summed(scope, goal.axes, parts, v.dtype)
-            scope.out.append(Accumulate(acc.name, "sum", total, scale))
+            scope.out.append(ir.Accumulate(acc.name, "sum", total, scale))
 
 
-def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
+def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     """The kernel cut as the schedule says.
 
     Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves
@@ -213,7 +199,7 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
     extents, tiles = parts.kernel.extents, dict(schedule.tiles)
     free = [free_axes(o) for o in kernel.outputs]
     every = frozenset[int]().union(*free)
-    axes: dict[int, Axis] = {}
+    axes: dict[int, ir.Axis] = {}
     for i, extent in sorted(extents.items()):
         most = max(bound(extent), 1)
         tile = tiles.get(i, 1 if i in every else most)
@@ -221,21 +207,20 @@ def lower(kernel: Kernel, schedule: Schedule) -> TileProgram:
             tile = most
         if tile < 1:
             raise ValueError(f"axis a{i}: tile {tile}, must be at least 1")
-        axes[i] = Axis(extent, min(tile, most))
+        axes[i] = ir.Axis(extent, min(tile, most))
         if axes[i].tile > 1 << 40:
             raise ValueError(f"axis a{i}: extent {extent} has no bound; give it a tile")
     cut = frozenset(i for i, a in axes.items() if a.tile < bound(a.extent))
     looped = tuple(i for i in dict.fromkeys((*schedule.order, *tiles, *axes)) if i in cut)
-    outer = [i for i in schedule.order if i in cut]
     asked = [i for i in schedule.order[: schedule.grid] if i in cut]
     grid = len(list(takewhile(lambda i: all(i in own for own in free), asked)))
     whole = joined(parts, lambda i: i not in cut)
     axes = {i: a for i, a in axes.items() if i in whole.extents}
     ready = readied(parts.terms, cut)
     goals = [
-        Goal("store", tuple(i for i in outer if i in own), (ready(o.term),), output=o)
+        Goal("store", tuple(i for i in looped if i in own), (ready(o.term),), output=o)
         for o, own in zip(whole.outputs, free, strict=True)
     ]
     scope = Scope(frozenset(), {})
     _Lowering(whole, parts.terms, axes, looped).fill(scope, goals, grid)
-    return TileProgram(kernel, axes, tuple(scope.out), schedule)
+    return ir.TileProgram(kernel, axes, tuple(scope.out), schedule)

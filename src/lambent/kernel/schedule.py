@@ -62,18 +62,10 @@ TILES: dict[str, tuple[int, ...]] = {
 }
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
 OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1), "rows_first": (0, 1)}
+REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """What a first guess needs to know: `registers` that hold a vector, and threads."""
-
-    registers: int = 16
-    threads: int = 2
-
-
-CORE = Hardware()
 Knob = tuple[str, int | str | None]
 """A field of a schedule, and which entry of it: an axis in tiles, a name in options."""
 
@@ -154,7 +146,7 @@ def outermost_first(index: Size) -> list[int]:
     return sorted(axes_in(index), key=lambda i: (-step.get(i, 0), i))
 
 
-def default_schedule(kernel: Kernel, hardware: Hardware = CORE) -> Schedule:
+def default_schedule(kernel: Kernel) -> Schedule:
     """A sensible first guess, from roles and representative sizes alone."""
     s = _Structure(kernel)
     tiles: dict[int, int] = {}
@@ -173,12 +165,12 @@ def default_schedule(kernel: Kernel, hardware: Hardware = CORE) -> Schedule:
         widest = max(tiles, key=lambda i: (tiles[i], -i))
         tiles[widest] = -(-tiles[widest] // 2)
     share(sorted(s.of("contracted"), key=lambda i: (s.sizes[i], i)), 512)
-    share(s.of("reduced"), 8192)
-    tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
-    share(s.of("columns"), 128)
-    share(s.of("rows"), 64 if s.of("streamed", "reduced") else 96)
+    inside = s.of("streamed", "reduced")
+    for role, total in (("reduced", 8192), ("columns", 128), ("rows", 64 if inside else 96)):
+        share(s.of(role), total)
     for role, step in (("rows", 6), ("columns", 16)):
         tiles.update((i, _even(s.sizes[i], tiles[i], step)) for i in s.of(role))
+    tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
     tiles.update((i, 1) for i in s.of("batch"))
     share(s.of("row"), max(1, min(16, 4096 // max(1, covered("reduced")))))
     lanes = s.of("lane")
@@ -195,7 +187,7 @@ def default_schedule(kernel: Kernel, hardware: Hardware = CORE) -> Schedule:
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
             tiles[i] = s.most[i]
             kept.add(i)
-    return _balanced(s, tiles, kept, hardware)
+    return _balanced(s, tiles, kept)
 
 
 def _even(size: int, tile: int, step: int) -> int:
@@ -206,7 +198,7 @@ def _even(size: int, tile: int, step: int) -> int:
     return min(tile, -(-each // step) * step)
 
 
-def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int], hardware: Hardware) -> Schedule:
+def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
     """Enough tasks for the threads: halve the largest tiles; then as short a grid as gives them."""
     least = {"rows": 16, "columns": 32, "lane": 256}
 
@@ -216,22 +208,21 @@ def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int], hardware: Ha
     def tasks(axes: tuple[int, ...]) -> int:
         return math.prod(-(-s.sizes[i] // tiles.get(i, 1)) for i in axes)
 
-    wanted = 4 * hardware.threads if math.prod(s.sizes.values()) > 1 << 16 else 1
+    wanted = 4 * THREADS if math.prod(s.sizes.values()) > 1 << 16 else 1
     while tasks(s.order) < wanted:
         tall = [i for i in s.order if i not in kept and tile(i) > least.get(s.roles[i], 1)]
         if not tall:
             break
         i = max(tall, key=lambda i: (tile(i), -s.rank[i]))
         tiles[i] = -(-tile(i) // 2)
-    grids = (n for n in range(len(s.order)) if tasks(s.order[:n]) >= 16 * hardware.threads)
-    block = BLOCKS[0] if hardware.registers <= 16 else (12, 2)
-    return Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)), block)
+    grids = (n for n in range(len(s.order)) if tasks(s.order[:n]) >= 16 * THREADS)
+    return Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
 
 
-def moves(kernel: Kernel, hardware: Hardware = CORE) -> Moves:
+def moves(kernel: Kernel) -> Moves:
     """The alternatives that a schedule of this kernel may take, each independent of the others."""
     s = _Structure(kernel)
-    first = dict(default_schedule(kernel, hardware).tiles)
+    first = dict(default_schedule(kernel).tiles)
     knobs: dict[Knob, tuple[Any, ...]] = {}
     for i, role in s.roles.items():
         found = {min(t, s.most[i]) for t in TILES[role] if t != WHOLE}
@@ -241,14 +232,12 @@ def moves(kernel: Kernel, hardware: Hardware = CORE) -> Moves:
         found = {s.most[i]} if joint else {*found, first.get(i, 1)}
         knobs["tiles", i] = tuple(sorted(found))
     order = s.order
-    swapped = [order[:-2] + order[:-3:-1]] if len(order) > 1 else []
-    rotations = [order[n:] + order[:n] for n in range(len(order))]
-    knobs["order", None] = tuple(dict.fromkeys([order, *swapped, *rotations]))
+    rotations = (order[n:] + order[:n] for n in range(len(order)))
+    knobs["order", None] = tuple(dict.fromkeys([order, order[:-2] + order[:-3:-1], *rotations]))
     knobs["grid", None] = tuple(range(1, len(order) + 1))
-    knobs["block", None] = ()
+    fitting = (b for b in BLOCKS if b[0] * b[1] + b[1] + 1 <= REGISTERS)
+    knobs["block", None] = tuple(fitting) if s.contracts else ()
     if s.contracts:
-        fitting = (b for b in BLOCKS if b[0] * b[1] + b[1] + 1 <= hardware.registers)
-        knobs["block", None] = tuple(fitting)
         knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
     return Moves(s.roles, knobs)
 

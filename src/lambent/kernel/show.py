@@ -7,34 +7,16 @@ from collections.abc import Iterable, Iterator
 from lambent.algebra.term import walk
 from lambent.graph.dim import Size, symbol_range, symbols_in
 from lambent.graph.dim import show as show_size
+from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.tile import (
-    Accumulate,
-    Dot,
-    For,
-    Index,
-    Let,
-    Lit,
-    Load,
-    Map,
-    Reduce,
-    Ref,
-    Stmt,
-    Store,
-    TileProgram,
-    Value,
-    Var,
-    axes_of,
-    statements,
-)
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "mod": "%", "less": "<", "eq": "=="}
 
 
-def show(program: TileProgram) -> str:
+def show(program: ir.TileProgram) -> str:
     """The program's text: outputs and inputs, axes with their tiles, then the statements."""
     lines = [f"kernel({', '.join(_buffers(program.kernel))}):"]
-    looped = {s.axis for s in statements(program.body) if isinstance(s, For)}
+    looped = {s.axis for s in ir.statements(program.body) if isinstance(s, ir.For)}
     for i, a in program.axes.items():
         cut = f"tiles of {a.tile}" if i in looped else "whole"
         lines.append(f"  axis a{i}: {show_size(a.extent)}, {cut}")
@@ -62,52 +44,52 @@ def _buffers(kernel: Kernel) -> list[str]:
     return [f"{b.name}: {b.dtype.name}[{_sizes(b.shape)}]" for b in every]
 
 
-def _lines(program: TileProgram, body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
+def _lines(program: ir.TileProgram, body: tuple[ir.Stmt, ...], pad: str) -> Iterator[str]:
     for stmt in body:
         yield pad + _line(program, stmt)
-        if isinstance(stmt, For):
+        if isinstance(stmt, ir.For):
             yield from _lines(program, stmt.body, pad + "  ")
 
 
-def _line(program: TileProgram, stmt: Stmt) -> str:
+def _line(program: ir.TileProgram, stmt: ir.Stmt) -> str:
     match stmt:
-        case For(axis=i):
+        case ir.For(axis=i):
             word = "parallel for" if stmt.parallel else "for"
             return f"{word} a{i} in range({_sizes((stmt.start, stmt.stop, program.axes[i].tile))}):"
-        case Let(name=name, value=value):
-            own = axes_of(value)
+        case ir.Let(name=name, value=value):
+            own = ir.axes_of(value)
             dims = f"[{_axes(sorted(own), ', ')}]" if own else ""
             return f"{name}{dims} = {text(value)}"
-        case Var():
+        case ir.Var():
             return f"{stmt.name}[{_axes(stmt.axes, ', ')}] = full({stmt.init}, {stmt.dtype.name})"
-        case Accumulate():
+        case ir.Accumulate():
             old = stmt.name if stmt.scale is None else f"{stmt.name} * {text(stmt.scale, True)}"
             if stmt.op == "sum":
                 return f"{stmt.name} = {old} + {text(stmt.value)}"
             return f"{stmt.name} = {stmt.op}({old}, {text(stmt.value)})"
-        case Store():
+        case ir.Store():
             return f"{stmt.buffer}[{_sizes(stmt.index)}] = {text(stmt.value)}"
 
 
-def text(value: Value, nested: bool = False) -> str:
+def text(value: ir.Value, nested: bool = False) -> str:
     """One value as an expression; in brackets where it is nested and infix."""
     match value:
-        case Load():
+        case ir.Load():
             return f"{value.buffer}[{_sizes(value.index)}]"
-        case Lit(value=x):
+        case ir.Lit(value=x):
             return f"{x:.7g}" if isinstance(x, float) else str(x)
-        case Index(index=index):
+        case ir.Index(index=index):
             return f"({show_size(index)})" if nested else show_size(index)
-        case Ref(name=name):
+        case ir.Ref(name=name):
             return name
-        case Reduce(op=op, axes=axes, arg=arg):
+        case ir.Reduce(op=op, axes=axes, arg=arg):
             return f"{op}(over {_axes(sorted(axes), ' ')}: {text(arg)})"
-        case Dot(axes=axes, a=a, b=b):
+        case ir.Dot(axes=axes, a=a, b=b):
             return f"dot(over {_axes(sorted(axes), ' ')}: {text(a)}, {text(b)})"
-        case Map(op=op, args=args) if op in INFIX:
+        case ir.Map(op=op, args=args) if op in INFIX:
             out = f"{text(args[0], True)} {INFIX[op]} {text(args[1], True)}"
             return f"({out})" if nested else out
-        case Map(op=op, args=args):
+        case ir.Map(op=op, args=args):
             name = value.dtype.name if op == "cast" else op
             return f"{name}({', '.join(map(text, args))})"
 

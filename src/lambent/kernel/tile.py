@@ -50,7 +50,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lambent.graph.dim import Size, axes_in, values_in
-from lambent.graph.dtypes import DType, int64
+from lambent.graph.dtypes import DType, bool_, int64
 from lambent.kernel.kernel import Kernel
 
 MAP_ARITY: dict[str, int] = {
@@ -145,6 +145,11 @@ class Dot:
 
 
 Value = Load | Lit | Index | Map | Reduce | Dot | Ref
+
+
+def mapped(op: str, *args: Value) -> Map:
+    """The Map of an op that converts nothing: its dtype follows from its operands'."""
+    return Map(op, args, bool_ if op in ("less", "eq", "not") else args[-1].dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,8 @@ from functools import reduce
 from lambent.algebra.term import REDUCTIONS, Term, const_value, walk
 from lambent.graph.dim import Size, axis, values_in
 from lambent.graph.dtypes import DType, bool_
+from lambent.kernel import tile as ir
 from lambent.kernel.rewrite import reindexed, two_groups
-from lambent.kernel.tile import (
-    Axis,
-    Dot,
-    Index,
-    Let,
-    Lit,
-    Load,
-    Map,
-    Reduce,
-    Ref,
-    Stmt,
-    Value,
-    Var,
-    axes_of,
-)
 
 COST = {"log2": 12, "exp2": 12, "sin": 16, "sqrt": 6, "recip": 6, "mod": 6} | dict.fromkeys(
     ("add", "sub", "mul", "cast", "mask", "select", "less", "eq", "not"), 1
@@ -39,8 +25,8 @@ class Scope:
     """A block being filled: the loops around it, the values at hand, its statements so far."""
 
     open: frozenset[int]
-    env: dict[Term, Value]
-    out: list[Stmt] = field(default_factory=list)
+    env: dict[Term, ir.Value]
+    out: list[ir.Stmt] = field(default_factory=list)
     uses: Counter[Term] = field(default_factory=Counter)
     named: set[Term] = field(default_factory=set)  # terms that must become Lets
 
@@ -52,21 +38,23 @@ class Values:
     """Builds values. `axes` are the program's, `looped` those that some loop runs over, `rank`
     orders axes as the outputs have them, outermost first."""
 
-    def __init__(self, axes: dict[int, Axis], looped: frozenset[int], rank: dict[int, int]) -> None:
+    def __init__(
+        self, axes: dict[int, ir.Axis], looped: frozenset[int], rank: dict[int, int]
+    ) -> None:
         self.axes, self.looped, self.rank = axes, looped, rank
         self.numbers: Counter[str] = Counter()
         self.costs: dict[Term, int] = {}
 
-    def let(self, scope: Scope, v: Value) -> Ref:
-        return self.put(scope, Let(self.fresh("t"), v))
+    def let(self, scope: Scope, v: ir.Value) -> ir.Ref:
+        return self.put(scope, ir.Let(self.fresh("t"), v))
 
     def var(
         self, scope: Scope, prefix: str, axes: frozenset[int], dtype: DType, init: float | int
-    ) -> Ref:
+    ) -> ir.Ref:
         order = tuple(sorted(axes, key=self.rank.__getitem__))
-        return self.put(scope, Var(self.fresh(prefix), order, dtype.compute, init))
+        return self.put(scope, ir.Var(self.fresh(prefix), order, dtype.compute, init))
 
-    def put(self, scope: Scope, stmt: Let | Var) -> Ref:
+    def put(self, scope: Scope, stmt: ir.Let | ir.Var) -> ir.Ref:
         scope.out.append(stmt)
         return stmt.ref
 
@@ -87,30 +75,30 @@ class Values:
 
     # ---- values ------------------------------------------------------------------------------
 
-    def value(self, t: Term, scope: Scope) -> Value:
+    def value(self, t: Term, scope: Scope) -> ir.Value:
         """The value of a term in this block; a name where it is shared, else nested."""
         found = scope.env.get(t)
         if found is None:
             found = self.build(t, scope)
             shared = scope.uses[t] > 1 and self.cost(t) > 0
-            if isinstance(found, (Reduce, Dot)) or shared or t in scope.named:
+            if isinstance(found, (ir.Reduce, ir.Dot)) or shared or t in scope.named:
                 found = scope.env[t] = self.let(scope, found)
         return found
 
-    def build(self, t: Term, scope: Scope) -> Value:
+    def build(self, t: Term, scope: Scope) -> ir.Value:
         match t.op:
             case "in":
                 index = tuple(self.index(i, scope) for i in t.args[1])
-                return Load(t.args[0], index, t.dtype)
+                return ir.Load(t.args[0], index, t.dtype)
             case "val":
-                return Index(self.index(t.args[0], scope))
+                return ir.Index(self.index(t.args[0], scope))
             case "const" | "inf" | "nan":
-                return Lit(literal(t), t.dtype)
+                return ir.Lit(literal(t), t.dtype)
             case "sum" | "max":
                 return self.reduction(t.op, t.axes, t.kids[0], scope)
-        return Map(t.op, tuple(self.value(k, scope) for k in t.kids), t.dtype)
+        return ir.Map(t.op, tuple(self.value(k, scope) for k in t.kids), t.dtype)
 
-    def reduction(self, op: str, axes: frozenset[int], t: Term, scope: Scope) -> Value:
+    def reduction(self, op: str, axes: frozenset[int], t: Term, scope: Scope) -> ir.Value:
         if op == "sum":
             return self.summed(scope, axes, self.factors(scope, t), t.dtype)
         return self.reduce(op, axes, self.value(t, scope))
@@ -118,13 +106,13 @@ class Values:
     def index(self, index: Size, scope: Scope) -> Size:
         """The index expression with its terms computed, and named."""
 
-        def named(t: Term) -> Value:
+        def named(t: Term) -> ir.Value:
             scope.named.add(t)
             return self.value(t, scope)
 
         return reindexed(index, named, {})
 
-    def factors(self, scope: Scope, t: Term) -> list[Value]:
+    def factors(self, scope: Scope, t: Term) -> list[ir.Value]:
         """The factors of a product that nothing else uses, and no factor for a constant 1."""
         if t.op == "const" and t.args == (1, 0):
             return []
@@ -132,38 +120,37 @@ class Values:
             return [self.value(t, scope)]
         return [f for k in t.kids for f in self.factors(scope, k)]
 
-    def cast(self, v: Value, dtype: DType) -> Value:
-        return v if v.dtype.compute == dtype.compute else Map("cast", (v,), dtype)
+    def cast(self, v: ir.Value, dtype: DType) -> ir.Value:
+        return v if v.dtype.compute == dtype.compute else ir.Map("cast", (v,), dtype)
 
-    def reduce(self, op: str, axes: frozenset[int], v: Value) -> Value:
+    def reduce(self, op: str, axes: frozenset[int], v: ir.Value) -> ir.Value:
         """A reduction, also of a value that lacks some of the axes: a sum counts them."""
         if op == "sum":
-            return Reduce(op, axes, self.spread(v, axes))
-        own = axes & axes_of(v)
-        return Reduce(op, own, v) if own else v
+            return ir.Reduce(op, axes, self.spread(v, axes))
+        own = axes & ir.axes_of(v)
+        return ir.Reduce(op, own, v) if own else v
 
-    def spread(self, v: Value, axes: frozenset[int]) -> Value:
+    def spread(self, v: ir.Value, axes: frozenset[int]) -> ir.Value:
         """The same value, with all of the axes among its own."""
-        for i in sorted(axes - axes_of(v)):
-            inside = Map("less", (Index(axis(i)), Index(self.axes[i].extent)), bool_)
-            v = Map("mask", (inside, v), v.dtype)
+        for i in sorted(axes - ir.axes_of(v)):
+            inside = ir.mapped("less", ir.Index(axis(i)), ir.Index(self.axes[i].extent))
+            v = ir.mapped("mask", inside, v)
         return v
 
-    def summed(self, scope: Scope, axes: frozenset[int], parts: list[Value], dtype: DType) -> Value:
+    def summed(
+        self, scope: Scope, axes: frozenset[int], parts: list[ir.Value], dtype: DType
+    ) -> ir.Value:
         """Σ over axes of a product: a Dot where the factors split into two groups, which share no
         tile dim but the summed and the batch ones."""
-        dims = [self.dims(axes_of(v)) - axes for v in parts]
+        dims = [self.dims(ir.axes_of(v)) - axes for v in parts]
         found = two_groups(dims, self.rank.__getitem__)
         if found is None:
-            return self.reduce("sum", axes, product(parts or [Lit(1, dtype)], dtype))
+            return self.reduce("sum", axes, product(parts or [ir.Lit(1, dtype)], dtype))
         sides = [self.spread(product([parts[n] for n in g], dtype), axes) for g in found[:2]]
-        a, b = (v if isinstance(v, (Load, Ref)) else self.let(scope, v) for v in sides)
-        return Dot(axes, a, b)
+        a, b = (v if isinstance(v, (ir.Load, ir.Ref)) else self.let(scope, v) for v in sides)
+        return ir.Dot(axes, a, b)
 
     # ---- facts -------------------------------------------------------------------------------
-
-    def loops(self, axes: frozenset[int]) -> frozenset[int]:
-        return axes & self.looped
 
     def dims(self, axes: frozenset[int]) -> frozenset[int]:
         return frozenset(i for i in axes if self.axes[i].tile > 1)
@@ -179,16 +166,18 @@ class Values:
         return self.costs[t]
 
 
-def finite(most: Value) -> Value:
+def finite(most: ir.Value) -> ir.Value:
     """The shift of a maximum: 0 where it is −inf, so that nothing becomes (−inf) − (−inf)."""
-    minus_inf = Lit(MINUS_INF, most.dtype)
-    return Map(
-        "select", (Map("eq", (most, minus_inf), bool_), Lit(0.0, most.dtype), most), most.dtype
-    )
+    return ir.mapped("select", empty(most), ir.Lit(0.0, most.dtype), most)
 
 
-def product(parts: Sequence[Value], dtype: DType) -> Value:
-    return reduce(lambda x, y: Map("mul", (x, y), dtype), parts)
+def empty(most: ir.Value) -> ir.Value:
+    """True where a maximum is −inf: of nothing, or of nothing else."""
+    return ir.mapped("eq", most, ir.Lit(MINUS_INF, most.dtype))
+
+
+def product(parts: Sequence[ir.Value], dtype: DType) -> ir.Value:
+    return reduce(lambda x, y: ir.Map("mul", (x, y), dtype), parts)
 
 
 def literal(t: Term) -> float | int | bool:

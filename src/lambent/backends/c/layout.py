@@ -159,10 +159,10 @@ class Layout:
                     votes[name][i] += weight
         for name, by_axis in votes.items():
             ranked = sorted(
-                (weight - 1.5 * (self.count(i) < self.lanes), self.count(i), i)
+                (self.count(i) >= self.lanes, weight, self.count(i), i)
                 for i, weight in by_axis.items()
             )
-            self.inner[name] = ranked[-1][2] if ranked else None
+            self.inner[name] = ranked[-1][3] if ranked else None
 
     def _votes_of(self, s: Stmt) -> Iterator[tuple[str, int, float]]:
         for value in operands(s):

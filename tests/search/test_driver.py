@@ -15,6 +15,7 @@ from graphs import GRAPHS, attention, mlp
 from lambent.algebra.egraph import saturate
 from lambent.backends.base import Calibration, Outcome
 from lambent.kernel.kernel import Kernel
+from lambent.kernel.schedule import default_schedule, moves
 from lambent.kernel.show import show
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import bound
@@ -49,6 +50,9 @@ class Device:
 
     def calibrate(self) -> Calibration:
         return CAL
+
+    default_schedule = staticmethod(default_schedule)
+    moves = staticmethod(moves)
 
     def has_routine(self, kernel: Kernel) -> bool:
         return False

@@ -16,7 +16,8 @@ import numpy as np
 from lambent.algebra.term import walk
 from lambent.graph.dim import Size, symbols_in
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.schedule import Moves
+from lambent.kernel.tile import Schedule, TileProgram
 
 BACKENDS: dict[str, str] = {
     "cpu": "lambent.backends.cpu.backend",
@@ -159,6 +160,12 @@ class Backend(Protocol):
 
     def calibrate(self, refresh: bool = False) -> Calibration:
         """Stored figures of this device, measured when there are none (about four seconds)."""
+
+    def default_schedule(self, kernel: Kernel) -> Schedule:
+        """A sensible first guess for a kernel."""
+
+    def moves(self, kernel: Kernel) -> Moves:
+        """What the search may set each part of a schedule of the kernel to."""
 
     def has_routine(self, kernel: Kernel) -> bool:
         """Whether a library has a routine for the kernel: schedules may have the option library."""

@@ -39,9 +39,8 @@ SAMPLES = 64  # points an axis, where the share of a mask is counted
 def rate(calibration: Calibration, dtype: DType) -> float:
     """Operations a second in a dtype (an FMA is two); what is not calibrated goes by its size."""
     known = calibration.flops
-    name = dtype.compute.name
-    if name in known:
-        return known[name]
+    if dtype.name in known:
+        return known[dtype.name]
     base = known.get("float32") or max(known.values())
     return base * 4 / max(dtype.compute.itemsize, 1)
 

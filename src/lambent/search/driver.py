@@ -19,7 +19,6 @@ from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
 from lambent.graph.dim import representative
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.schedule import default_schedule
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import LAUNCH, Bounder, loosen, prices
 from lambent.search.canonical import Canonical, canonical
@@ -277,7 +276,7 @@ class _Driver:
 
     def _model(self, r: Region, k: int) -> float:
         tuned = self.known(r, k)
-        name = text(default_schedule(tuned.form.kernel))
+        name = text(tuned.guesses()[0])
         try:
             likely = self._likely_time(self.bench.program(tuned, name))
         except (ValueError, NotImplementedError):  # found again, and recorded, when it is measured

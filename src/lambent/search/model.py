@@ -174,7 +174,7 @@ class _Model:
 
     def rate(self, dtype: DType) -> float:
         """Operations a second of one core, an FMA being two."""
-        known = self.calibration.one.get(dtype.compute.name)
+        known = self.calibration.one.get(dtype.name)
         return known or rate(self.calibration, dtype) / self.calibration.threads
 
     def lanes(self, dtype: DType) -> float:

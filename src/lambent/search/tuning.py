@@ -20,7 +20,7 @@ from typing import Any
 from lambent.backends.base import Outcome
 from lambent.kernel.check import check
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import Moves, default_schedule, moves, neighbours, sample
+from lambent.kernel.schedule import Moves, neighbours, sample
 from lambent.kernel.tile import Schedule, TileProgram
 from lambent.search.canonical import Canonical
 from lambent.search.database import Database, sizes_text
@@ -63,7 +63,7 @@ class Tuned:
 
     form: Canonical
     number: int
-    routine: bool = False  # a library can compute it
+    backend: Any
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
@@ -92,14 +92,19 @@ class Tuned:
 
     def guesses(self) -> list[Schedule]:
         """What is tried first: the default, and a library's routine where there is one."""
-        first = default_schedule(self.form.kernel)
-        return [first, replace(first, options=(LIBRARY,))] if self.routine else [first]
+        kernel = self.form.kernel
+        first = self.backend.default_schedule(kernel)
+        return (
+            [first, replace(first, options=(LIBRARY,))]
+            if self.backend.has_routine(kernel)
+            else [first]
+        )
 
     def proposals(self, count: int) -> list[Schedule]:
         """Untried schedules: the first guesses, then neighbours of the best, then samples."""
         kernel = self.form.kernel
         if self.table is None:
-            self.table = moves(kernel)
+            self.table = self.backend.moves(kernel)
         guesses = self.guesses()
         best = self.best(LIBRARY[0])
         base = guesses[0] if best is None else read_schedule(best[0])
@@ -161,8 +166,8 @@ class Bench:
         found = self.tuned.get(form.text)
         if found is None:
             outcomes = self.db.get(form.text, self.state)
-            routine = self.backend.has_routine(form.kernel)
-            found = Tuned(form, len(self.tuned), routine, outcomes, random=Random(self.seed))
+            number = len(self.tuned)
+            found = Tuned(form, number, self.backend, outcomes, random=Random(self.seed))
             self.tuned[form.text] = found
         return found
 

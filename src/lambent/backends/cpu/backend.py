@@ -11,6 +11,7 @@ from lambent.backends.c.target import for_cpu
 from lambent.backends.cpu import assemble, blas, build, calibrate, features, library
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.kernel.kernel import Kernel
+from lambent.kernel.schedule import default_schedule, moves
 from lambent.kernel.tile import TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
@@ -75,6 +76,9 @@ class CpuBackend:
 
     def calibrate(self, refresh: bool = False) -> Calibration:
         return calibrate.calibration(self.device_key(), refresh)
+
+    default_schedule = staticmethod(default_schedule)
+    moves = staticmethod(moves)
 
     def has_routine(self, kernel: Kernel) -> bool:
         return blas.available() and blas.product(kernel) is not None

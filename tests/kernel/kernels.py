@@ -294,6 +294,24 @@ def self_product() -> Kernel:
     return b.kernel()
 
 
+def masked_twice(kind: str) -> Kernel:
+    """A sum and, in its body, a statistic over the same axis under the same mask."""
+    b = Build()
+    q, k = b.axes(40, 40)
+    c, x, y = b.less(axis(k), axis(q) + 1), b.load("X", k), b.load("Y", k)
+    total, most = (
+        b.sum(k, b.t.binary("mask", c, y)),
+        b.t.reduce("max", (k,), b.where(c, y, b.ninf())),
+    )
+    body = {
+        "product": b.t.binary("mask", c, b.mul(x, total)),
+        "beside": b.add(b.t.binary("mask", c, x), total),
+        "exponent": b.t.binary("mask", c, b.un("exp2", b.add(y, b.mul(b.c(-1), most)))),
+    }[kind]
+    b.out("O", b.sum(k, body), q)
+    return b.kernel()
+
+
 def split_fold() -> Kernel:
     """Parts over an inner axis, folded over the outer one; the inner is masked at its end."""
     b = Build()
@@ -381,6 +399,9 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "casts": casts,
     "chain": chain,
     "self_product": self_product,
+    "masked_twice": lambda: masked_twice("product"),
+    "masked_beside": lambda: masked_twice("beside"),
+    "masked_exponent": lambda: masked_twice("exponent"),
     "split_fold": split_fold,
     "merged_heads": merged_heads,
     "logsumexp": logsumexp,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import CASES, SYMBOLIC, Build, data
+from kernels import CASES, SYMBOLIC, Build, data, masked_twice
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
@@ -93,3 +93,8 @@ def test_a_loop_skips_only_what_is_exactly_nothing() -> None:
     for exact, found in ((False, literal), (True, absent)):  # inf − inf is NaN
         assert needed(b.t, b.add(y, kept), partial(least, exact=exact)) == found
     assert needed(b.t, b.add(masked, kept), partial(least, exact=True)) == literal
+
+
+@pytest.mark.parametrize("kind", ["product", "beside", "exponent"])
+def test_a_mask_known_in_a_loop_is_not_known_in_a_reduction_inside(kind: str) -> None:
+    run(masked_twice(kind), Schedule(((0, 8), (1, 8)), (0,), 1), {})

@@ -90,10 +90,21 @@ def is_zero(t: Term) -> bool:
 
 
 def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
-    """Terms where the conditions have the given values."""
+    """Terms where the conditions have the given values.
+
+    A reduction over an axis of a condition stays as it is: in it the axis means another index.
+    """
     if not known:
         return lambda t: t
-    return everywhere(terms, lambda t: terms.const(known[t], bool_) if t in known else t)
+    axes = frozenset[int]().union(*(c.free for c in known))
+
+    @cache
+    def assumed(t: Term) -> Term:
+        if t in known:
+            return terms.const(known[t], bool_)
+        return t if t.axes & axes else rebuilt(terms, t, assumed)
+
+    return assumed
 
 
 def factors(t: Term) -> list[Term]:

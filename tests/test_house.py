@@ -22,6 +22,7 @@ STAGES = (
     "functional",
     "nn",
     "frontends",
+    "text",
     "cli",
 )
 BUDGET, BACKEND_BUDGET = 5000, 1000

@@ -88,6 +88,67 @@ def bench(
     run_bench(names or [], suite, Settings(peers, threads, budget, device), json, save, compare)
 
 
+Prompt = Annotated[str, typer.Option(help="The text to continue.")]
+Model = Annotated[str, typer.Argument(help="A GGUF file, a model's folder, or smollm2.")]
+Tokens = Annotated[int, typer.Option("--max-tokens", help="The most tokens of an answer.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
+Fresh = Annotated[bool, typer.Option(help="Search even if a program is cached.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the best token; 1 draws as learned.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Draw from so many best; 0: from all.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Draw from the best with this probability.")]
+MinP = Annotated[float, typer.Option("--min-p", help="Least share of the best's probability.")]
+Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: less repetition.")]
+Seed = Annotated[int, typer.Option(help="Of what is drawn.")]
+
+
+@app.command()
+def generate(
+    model: Model,
+    prompt: Prompt,
+    max_tokens: Tokens = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    stop: Stop = None,
+    budget: Budget = 120.0,
+    device: Device = "cpu",
+    fresh: Fresh = False,
+    json: Json = False,
+) -> None:
+    """Continue a text with a language model."""
+    from lambent.cli import talk
+
+    chosen = talk.options(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    talk.generate(model, prompt, chosen, max_tokens, stop or [], budget, device, fresh, json)
+
+
+@app.command()
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    max_tokens: Tokens = 512,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    stop: Stop = None,
+    budget: Budget = 120.0,
+    device: Device = "cpu",
+    fresh: Fresh = False,
+    json: Json = False,
+) -> None:
+    """Talk with a language model: a line is a question, the end of input ends it."""
+    from lambent.cli import talk
+
+    chosen = talk.options(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    talk.chat(model, system, chosen, max_tokens, stop or [], budget, device, fresh, json)
+
+
 @app.command()
 def devices(json: Json = False) -> None:
     """The devices of this machine and what is known of their speed."""

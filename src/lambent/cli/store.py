@@ -158,7 +158,7 @@ def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
 # ---- whole programs --------------------------------------------------------------------------
 
 
-def program_key(name: str, device: str, what: tuple[float, ...]) -> str:
+def program_key(name: str, device: str, what: tuple[object, ...]) -> str:
     """The file of a program in the cache: what it computes, where, and by which compiler."""
     from lambent.backends.base import get
     from lambent.search.database import code_version

@@ -47,6 +47,8 @@ class DecoderConfig:
                  layer from the first on (Gemma 2: 2); 0: all.
     scale:       of the scores; attention_cap, logit_cap: cap · tanh(x / cap), 0: none.
     embed_scale: of the token embeddings (Gemma: √hidden).
+    tied:        the head may be missing, as the embeddings are one.
+    extras:      weights of a layer beside those of all families that must be there.
     """
 
     layers: int
@@ -69,6 +71,8 @@ class DecoderConfig:
     attention_cap: float = 0.0
     logit_cap: float = 0.0
     embed_scale: float = 1.0
+    tied: bool = True
+    extras: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_dim)
@@ -94,7 +98,6 @@ def weight_shapes(c: DecoderConfig) -> tuple[dict[str, Shape], dict[str, Shape]]
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     must: dict[str, Shape] = {"token_embd.weight": (c.vocabulary, h), "output_norm.weight": (h,)}
     may: dict[str, Shape] = {"output.weight": (c.vocabulary, h)}
-    norms = ["attn_norm", "ffn_norm"]
     if c.norm == "layer":
         must["output_norm.bias"] = (h,)
     if c.rotary is None:
@@ -105,7 +108,7 @@ def weight_shapes(c: DecoderConfig) -> tuple[dict[str, Shape], dict[str, Shape]]
         matrices["ffn_gate"] = (inner, h)
     for i in range(c.layers):
         at = f"blk.{i}."
-        for name in norms:
+        for name in ("attn_norm", "ffn_norm"):
             must[f"{at}{name}.weight"] = (h,)
             if c.norm == "layer":
                 must[f"{at}{name}.bias"] = (h,)
@@ -116,6 +119,9 @@ def weight_shapes(c: DecoderConfig) -> tuple[dict[str, Shape], dict[str, Shape]]
             may[f"{at}{name}.weight"] = (c.head_dim,)
         for name in ("post_attention_norm", "post_ffw_norm"):
             may[f"{at}{name}.weight"] = (h,)
+        must |= {f"{at}{name}": may[f"{at}{name}"] for name in c.extras}
+    if not c.tied:
+        must["output.weight"] = may["output.weight"]
     return must, may
 
 

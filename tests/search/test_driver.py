@@ -21,6 +21,7 @@ from lambent.kernel.tile import TileProgram
 from lambent.search.bound import bound
 from lambent.search.database import Database
 from lambent.search.driver import Found, Progress, Work, search
+from lambent.search.tuning import Clock
 
 CAL = Calibration("d", 1, {"float32": 1e9}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-7)
 
@@ -152,6 +153,18 @@ def test_a_budget_ends_it_with_a_whole_program() -> None:
     found = run(GRAPHS["layer"](), Device(), budget=1e-9)
     outputs = {b.name for k in found.regions[0][0].kernels for b in k.buffers[:1]}
     assert "out0" in outputs
+
+
+def test_the_budget_is_kept() -> None:
+    """By a clock that only measuring moves, the search ends within a tenth of its budget."""
+    device = Device()
+
+    class Measured(Clock):
+        def elapsed(self) -> float:
+            return 0.1 * device.asked
+
+    run(GRAPHS["layer"](), device, budget=6.0, clock=Measured(), stop_gap=0.0)
+    assert 6.0 <= 0.1 * device.asked <= 6.6
 
 
 def test_failures_are_reported_and_avoided() -> None:

@@ -2,14 +2,14 @@
 
 Optimistic is the contract: work as a DAG over the best rate ever seen, bytes once over the best
 bandwidth of the nearest levels that hold them, and the cost of a launch. A measurement below its
-bound is a fault of the calibration; `loosen` makes up for it and the certificate is void.
+bound is a fault of the calibration: the search loosens its bounds, and the certificate is void.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -187,13 +187,3 @@ def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
         "mask": lambda c, x: np.where(c, x, False), "not": np.logical_not,
     }[t.op]  # fmt: skip
     return f(*kids)
-
-
-def loosen(calibration: Calibration, rates: float, launch: float) -> Calibration:
-    """The calibration with rates higher, and a launch cheaper, by these factors (at least 1)."""
-    return replace(
-        calibration,
-        flops={k: v * rates for k, v in calibration.flops.items()},
-        levels=tuple((size, bw * rates) for size, bw in calibration.levels),
-        launch=calibration.launch / launch,
-    )

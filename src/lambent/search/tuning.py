@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -31,6 +33,7 @@ REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 LIBRARY = ("library", 1)  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
+PACE = 0.2  # seconds to compile and measure a schedule, before any was
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
 
@@ -53,74 +56,63 @@ class Clock:
         return time.monotonic() - self.start
 
     def seconds(self) -> dict[str, float]:
-        known = sum(v for k, v in self.spent.items() if k != "rest")
-        return {**self.spent, "rest": max(0.0, self.elapsed() - known)}
+        return {**self.spent, "rest": max(0.0, self.elapsed() - sum(self.spent.values()))}
 
 
-@dataclass(slots=True)
+@dataclass
 class Tuned:
-    """What is known of one canonical kernel: its schedules and what became of them."""
+    """What is known of one canonical kernel: its schedules, by text, and what became of them."""
 
     form: Canonical
-    number: int
+    outcomes: dict[str, Outcome]
+    random: Random
     backend: Any
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
+    stale: int = 0  # rounds of tuning without a gain
     spent: bool = False  # every schedule that the moves can make was tried
-    table: Moves | None = None
-    random: Random = field(default_factory=Random)
+    likely: float | None = None  # modelled seconds of the first guess
 
-    def best(self, without: str = "-") -> tuple[str, float] | None:
-        """The fastest schedule and its seconds; ties by text. At load any verified one will do.
+    @cached_property
+    def guesses(self) -> list[Schedule]:
+        """What is tried first: the default, and a library's routine where there is one."""
+        first = self.backend.default_schedule(self.form.kernel)
+        library = replace(first, options=(LIBRARY,))
+        return [first, library] if self.backend.has_routine(self.form.kernel) else [first]
+
+    @cached_property
+    def table(self) -> Moves:
+        found: Moves = self.backend.moves(self.form.kernel)
+        return found
+
+    def best(self, library: bool = True) -> tuple[float, str] | None:
+        """The least seconds and their schedule; ties by text. At load any verified one will do.
 
         Args:
-            without: leave out schedules with this option.
+            library: schedules that call a library count too.
         """
         once = self.form.kernel.weights_only
-        good = [
-            (o.seconds or 0.0, s)
-            for s, o in self.outcomes.items()
-            if o.status == "ok" and (o.seconds or once) and f'"{without}"' not in s
-        ]
-        return (min(good)[1], min(good)[0]) if good else None
+        tried = [(o.seconds or 0.0, s) for s, o in self.outcomes.items() if o.status == "ok"]
+        able = [(t, s) for t, s in tried if library or LIBRARY[0] not in s]
+        return min((found for found in able if found[0] or once), default=None)
 
     @property
     def failed(self) -> bool:
         """No schedule works, of as many as are tried."""
         return (self.spent or len(self.outcomes) >= GIVE_UP) and self.best() is None
 
-    def guesses(self) -> list[Schedule]:
-        """What is tried first: the default, and a library's routine where there is one."""
-        kernel = self.form.kernel
-        first = self.backend.default_schedule(kernel)
-        return (
-            [first, replace(first, options=(LIBRARY,))]
-            if self.backend.has_routine(kernel)
-            else [first]
-        )
-
     def proposals(self, count: int) -> list[Schedule]:
         """Untried schedules: the first guesses, then neighbours of the best, then samples."""
-        kernel = self.form.kernel
-        if self.table is None:
-            self.table = self.backend.moves(kernel)
-        guesses = self.guesses()
-        best = self.best(LIBRARY[0])
-        base = guesses[0] if best is None else read_schedule(best[0])
-        found = {text(s): s for s in guesses}
+        best, near = self.best(library=False), list[Schedule]()
+        base = self.guesses[0] if best is None else read_schedule(best[1])
         if best is not None:
             near = [n for n in neighbours(base, self.table) if text(n) not in self.outcomes]
             self.random.shuffle(near)
-            found.update((text(n), n) for n in near[: (count + 1) // 2])
-        for _ in range(4 * count):
-            if len(found) >= count + len(self.outcomes):
-                break
-            s = sample(base, self.table, self.random)
-            found.setdefault(text(s), s)
-        fresh = [s for t, s in found.items() if t not in self.outcomes]
-        self.spent = not fresh
-        return fresh[:count]
+        samples = [sample(base, self.table, self.random) for _ in range(4 * count)]
+        listed = {text(s): s for s in (*self.guesses, *near[: (count + 1) // 2], *samples)}
+        found = [s for name, s in listed.items() if name not in self.outcomes]
+        self.spent = not found
+        return found[:count]
 
 
 def text(schedule: Schedule) -> str:
@@ -136,9 +128,12 @@ def read_schedule(given: str) -> Schedule:
     return Schedule(pairs, tuple(order), grid, (block[0], block[1]), named)
 
 
+Job = tuple[Tuned, str]  # a kernel, and a schedule to try
+
+
 @dataclass(slots=True)
 class Bench:
-    """Where kernels are measured. `backend` is a `base.Backend`.
+    """Where kernels are measured. `backend` is a `base.Backend`; `model` orders what is tried.
 
     rejected: how many schedules were not used, by reason; the last message of each.
     """
@@ -147,31 +142,28 @@ class Bench:
     db: Database
     symbols: Mapping[str, int]
     clock: Clock
-    seed: int = 0
-    cold: bool = False
-    likely: Callable[[TileProgram], float] | None = None  # orders what is tried
-    limit: float = 10.0
+    seed: int
+    model: Callable[[TileProgram], float]
     tuned: dict[str, Tuned] = field(default_factory=dict)
-    rejected: dict[str, int] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
     noise: list[float] = field(default_factory=list)
-
-    @property
-    def state(self) -> str:
-        """Sizes and cache state: what a measurement depends on beside kernel and schedule."""
-        return sizes_text(self.symbols) + (" cold" if self.cold else "")
+    tried: int = 0  # jobs, and what they took
+    seconds: float = 0.0
 
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
-        found = self.tuned.get(form.text)
-        if found is None:
-            outcomes = self.db.get(form.text, self.state)
-            number = len(self.tuned)
-            found = Tuned(form, number, self.backend, outcomes, random=Random(self.seed))
-            self.tuned[form.text] = found
-        return found
+        if form.text not in self.tuned:
+            outcomes = self.db.get(form.text, sizes_text(self.symbols))
+            self.tuned[form.text] = Tuned(form, outcomes, Random(self.seed), self.backend)
+        return self.tuned[form.text]
 
     def program(self, tuned: Tuned, schedule: str) -> TileProgram:
+        """The kernel under a schedule.
+
+        Raises:
+            ValueError, NotImplementedError: it cannot be lowered so.
+        """
         if schedule not in tuned.programs:
             with self.clock.phase("lower"):
                 program = lower(tuned.form.kernel, read_schedule(schedule))
@@ -179,100 +171,93 @@ class Bench:
                 tuned.programs[schedule] = program
         return tuned.programs[schedule]
 
+    def likely(self, tuned: Tuned) -> float:
+        """Modelled seconds of the first guess; 0 where there is none, which measuring will tell."""
+        if tuned.likely is None:
+            try:
+                tuned.likely = self.model(self.program(tuned, text(tuned.guesses[0])))
+            except (ValueError, NotImplementedError):
+                tuned.likely = 0.0
+        return tuned.likely
+
     def measure(
-        self,
-        wanted: Sequence[tuple[Tuned, int]],
-        *,
-        limit: float = 10.0,
-        deadline: float | None = None,
+        self, wanted: Sequence[tuple[Tuned, int]], limit: float, deadline: float = math.inf
     ) -> None:
         """Try so many new schedules of each kernel, until the clock shows the deadline.
 
         Args:
             limit: seconds that a timed request may take before the kernel is given up.
         """
-        self.limit = limit
-        jobs: list[tuple[Tuned, str]] = []
-        for tuned, count in wanted:
-            jobs += [(tuned, name) for name in self._promising(tuned, count)]
-        size = min(BATCH, max(1, -(-len(jobs) // 2)))
-        batches = [jobs[i : i + size] for i in range(0, len(jobs), size)]
-        for pair in (batches[i : i + 2] for i in range(0, len(batches), 2)):
-            if deadline is not None and self.clock.elapsed() >= deadline:
-                break
-            self._run(pair)
+        jobs = [(tuned, name) for tuned, n in wanted for name in self._promising(tuned, n)]
+        while jobs and (left := deadline - self.clock.elapsed()) > 0:
+            pace = self.seconds / self.tried if self.tried else PACE
+            number = int(min(2 * BATCH, max(1, left / pace)))
+            begin = self.clock.elapsed()
+            now, jobs = jobs[:number], jobs[number:]
+            half = -(-len(now) // 2)
+            self._run([part for part in (now[:half], now[half:]) if part], limit)
+            self.tried += len(now)
+            self.seconds += self.clock.elapsed() - begin
 
     def _promising(self, tuned: Tuned, count: int) -> list[str]:
         """Of several times as many proposals the likeliest; first guesses come first."""
-        more = count if self.likely is None else POOL * count
-        guesses = tuned.guesses()
         times: dict[str, float] = {}
-        for schedule in tuned.proposals(more):
+        for schedule in tuned.proposals(POOL * count):
             name = text(schedule)
             try:
-                program = self.program(tuned, name)
+                likely = self.model(self.program(tuned, name))
+                times[name] = 0.0 if schedule in tuned.guesses else likely
             except (ValueError, NotImplementedError) as error:
-                self._record(tuned, {name: Outcome("render", message=str(error))})
-                continue
-            model = None if schedule in guesses else self.likely
-            times[name] = model(program) if model else 0.0
+                self._record(tuned, name, Outcome("render", message=str(error)))
         return sorted(times, key=lambda name: (times[name], name))[:count]
 
-    def _run(self, batches: list[list[tuple[Tuned, str]]]) -> None:
+    def _run(self, batches: list[list[Job]], limit: float) -> None:
         """Compile side by side, then measure with nothing else running."""
         programs = [[self.program(t, s) for t, s in batch] for batch in batches]
         with self.clock.phase("compile"), ThreadPoolExecutor(2) as pool:
             built = list(pool.map(self.backend.compile, programs))
         for batch, library in zip(batches, built, strict=True):
             try:
-                self._time(batch, library)
+                self._time(batch, library, limit)
             finally:
                 library.close()
 
-    def _time(self, batch: list[tuple[Tuned, str]], library: Any) -> None:
+    def _time(self, batch: list[Job], library: Any, limit: float) -> None:
         """Verify all; time once; time those near the best of their kernel again, in turn."""
         with self.clock.phase("verify"):
-            outcomes = self._ask(library, 0, None, 10.0)
-        good = [
-            i for i, (t, _) in enumerate(batch)
-            if outcomes[i].status == "ok" and not t.form.kernel.weights_only
-        ]  # fmt: skip
-        for rung in (1, REPEATS) if good else ():
+            outcomes = self.backend.measure(library, self.symbols, repeats=0, limit=10.0)
+        for repeats in (1, REPEATS):
+            near = _near(batch, outcomes)
             with self.clock.phase("measure"):
-                timed = self._ask(library, rung, good, self.limit)
-            for i in good:
+                timed = near and self.backend.measure(
+                    library, self.symbols, repeats=repeats, limit=limit, only=near
+                )
+            for i in near:
                 outcomes[i] = timed[i]
-            good = self._near(batch, outcomes, good)
         for (tuned, schedule), outcome in zip(batch, outcomes, strict=True):
-            self._record(tuned, {schedule: outcome})
+            self._record(tuned, schedule, outcome)
 
-    def _ask(
-        self, library: Any, repeats: int, only: list[int] | None, limit: float
-    ) -> list[Outcome]:
-        found: list[Outcome] = self.backend.measure(
-            library, self.symbols, repeats=repeats, cold=self.cold, limit=limit, only=only
-        )
-        return found
+    def _record(self, tuned: Tuned, schedule: str, outcome: Outcome) -> None:
+        tuned.outcomes[schedule] = outcome
+        tuned.fresh += 1
+        if outcome.status != "ok":
+            self.rejected[outcome.status] += 1
+            self.messages[outcome.status] = outcome.message
+        elif outcome.spread:
+            self.noise.append(outcome.spread)
+        self.db.put(tuned.form.text, sizes_text(self.symbols), {schedule: outcome})
 
-    @staticmethod
-    def _near(
-        batch: list[tuple[Tuned, str]], outcomes: Sequence[Outcome], good: list[int]
-    ) -> list[int]:
-        least: dict[int, float] = {}
-        for i in good:
-            n, t = batch[i][0].number, outcomes[i].seconds or math.inf
-            least[n] = min(least.get(n, math.inf), t)
-        return [
-            i for i in good if (outcomes[i].seconds or math.inf) <= FAR * least[batch[i][0].number]
-        ]
 
-    def _record(self, tuned: Tuned, outcomes: dict[str, Outcome]) -> None:
-        for name, o in outcomes.items():
-            tuned.outcomes[name] = o
-            tuned.fresh += 1
-            if o.status != "ok":
-                self.rejected[o.status] = self.rejected.get(o.status, 0) + 1
-                self.messages[o.status] = o.message
-            elif o.spread:
-                self.noise.append(o.spread)
-        self.db.put(tuned.form.text, self.state, outcomes)
+def _near(batch: Sequence[Job], outcomes: Sequence[Outcome]) -> list[int]:
+    """What works, runs more than once, and is not far slower than the best of its kernel."""
+    seconds = [o.seconds or 0.0 for o in outcomes]
+    good = [
+        i
+        for i, (tuned, _) in enumerate(batch)
+        if outcomes[i].status == "ok" and not tuned.form.kernel.weights_only
+    ]
+    least: dict[str, float] = {}
+    for i in good:
+        name = batch[i][0].form.text
+        least[name] = min(least.get(name, math.inf), seconds[i])
+    return [i for i in good if seconds[i] <= FAR * least[batch[i][0].form.text]]

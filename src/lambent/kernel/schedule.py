@@ -107,10 +107,8 @@ class _Structure:
         """Axes along which an output or an input lies contiguously, small buffers aside."""
         found = [o.index for o in self.kernel.outputs]
         found += [t.args[1] for t in self.terms if t.op == "in"]
-        volumes = [
-            math.prod(self.sizes[i] for i in frozenset[int]().union(*map(axes_in, index)))
-            for index in found
-        ]
+        axes = [frozenset[int]().union(*map(axes_in, index)) for index in found]
+        volumes = [math.prod(self.sizes[i] for i in own) for own in axes]
         large = [index for v, index in zip(volumes, found, strict=True) if 2 * v >= max(volumes)]
         units = [i for index in large for e in index[-1:] for i, c in steps(e).items() if c == 1]
         return frozenset(i for i in units if self.most[i] > 1)

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from named_values import BINARY, UNARY, align, close, constant, fold, reduce
 
-from lambent.algebra.rules import CODE
+from lambent.algebra.rules import CODE, VARIES
 from lambent.graph.dtypes import bool_, float32, int8, int64
 
 DTYPE = {code: dtype for dtype, code in CODE.items()}
@@ -30,7 +30,8 @@ SORTS = {
 SORTS |= dict.fromkeys(("Exp2", "Log2", "Sin", "Recip", "Sqrt", "Not"), "T")
 SORTS |= dict.fromkeys(("Add", "Mul", "Mod", "Less", "Eq", "Mask"), "TT")
 NAMES = {
-    "ZERO": Fraction(0), "ONE": Fraction(1), "NEG": Fraction(-1), "EMPTY": 0, "FLOAT": 16,
+    "ZERO": Fraction(0), "ONE": Fraction(1), "NEG": Fraction(-1), "EMPTY": 0, "SYMBOLIC": 0,
+    "VARIES": VARIES, "FLOAT": 16,
     "BOOL": CODE[bool_], "INT64": CODE[int64],
 }  # fmt: skip
 FLOATS = [-np.inf, np.inf, np.nan, 0.0, 0.0, 1.0, -1.0, 1030.0, 2.0**20]
@@ -312,8 +313,6 @@ class Sample:
         _, x, dtype = self(args[0])
         if op == "flt":
             return dtype.is_float
-        if op == "wonly":
-            return True
         if not dtype.is_float:
             return op in ("fin", "real")
         nan = np.isnan(x)
@@ -334,9 +333,9 @@ class Sample:
             return mask_of(self(e[1])[0])
         if isinstance(e, list) and e[0] == "dt":
             return CODE[self(e[1])[2]]
-        if isinstance(e, list) and e[0] in "&|^":
+        if isinstance(e, list) and e[0] in ("&", "|", "^", "*", "min"):
             a, b = (self.fact(x) for x in e[1:])
-            return {"&": a & b, "|": a | b, "^": a ^ b}[e[0]]
+            return {"&": a & b, "|": a | b, "^": a ^ b, "*": a * b, "min": min(a, b)}[e[0]]
         return self(e)
 
 

@@ -12,14 +12,15 @@ import math
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from lambent.algebra.readout import Ref, Row, Rows, rank, read_rows
-from lambent.algebra.saturate import MOST_AXES, Session
+from lambent.algebra.readout import Ref, Row, rank, read_rows
+from lambent.algebra.rules import MOST_AXES
+from lambent.algebra.saturate import Session
 from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
 from lambent.algebra.translate import translate
-from lambent.graph.dim import Dim, Size, axes_in, symbols_in, value, values_in
+from lambent.graph.dim import Size, value, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.node import Node
 from lambent.graph.prove import Prover, maximum, minimum
@@ -124,8 +125,7 @@ def saturate(
         translation = translate(outputs, reuse=True)
     session = Session(translation, split)
     session.saturate(limit, seconds)
-    found = read(session)
-    return replace(found, stats=replace(found.stats, seconds=time.monotonic() - start))
+    return read(session, start)
 
 
 def count_programs(saturated: Saturated) -> int:
@@ -143,56 +143,47 @@ def count_programs(saturated: Saturated) -> int:
 # ---- read-out --------------------------------------------------------------------------------
 
 
-def read(session: Session) -> Saturated:
-    """The plain data of an e-graph. The seconds are for the caller to tell."""
+def read(session: Session, start: float = 0.0) -> Saturated:
+    """The plain data of an e-graph; `start`: when its seconds began."""
     translation, extents = session.translation, session.bits.extents
-    rows = read_rows(session)
-    best = rank(rows)
-    meaning = _meaning(rows, best, Prover(extents))
+    found = read_rows(session)
+    members = rank(found.rows)
+    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(extents).div}
+    number = itertools.count()
+    meaning: dict[Ref, Any] = {}  # numbers of classes, sizes of index expressions
+    needed = _needed(found.roots, members)
+    for c, (first, *_) in members.items():
+        if c in needed and c in found.dtype:
+            meaning[c] = ClassRef(next(number))
+        elif c in needed:
+            meaning[c] = build[first.op](*first.args, *(meaning[k] for k in first.kids))
     classes: dict[int, EClass] = {}
     for c, ref in meaning.items():
         if isinstance(ref, ClassRef):
-            members = _members(rows.nodes[c], best[c])
-            nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members))
-            classes[ref.id] = EClass(nodes, rows.free[c], rows.dtype[c], False)
-    classes = _mark_weights(classes, translation.buffers, extents)
+            nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members[c]))
+            classes[ref.id] = EClass(nodes, found.free[c], found.dtype[c], c in found.fixed)
 
     roots = []
-    for root, c in zip(translation.roots, rows.roots, strict=True):
+    for root, c in zip(translation.roots, found.roots, strict=True):
         b, index = root.buffer, tuple(map(session.bits.index, root.index))
         roots.append(Root(b.name, meaning[c].id, index, b.shape, b.dtype, root.output))
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
-    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, 0.0, rows.applied)
+    seconds = time.monotonic() - start
+    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, found.applied)
     return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats)
 
 
-def _members(nodes: list[Row], first: Row) -> list[Row]:
-    """Those whose operands all have members, the smallest first."""
-    found = [n for n in nodes if n.rank is not None]
-    return sorted(found, key=lambda n: (n is not first, n.op, n.key, n.rank))
-
-
-def _meaning(rows: Rows, best: dict[Ref, Row], prover: Prover) -> dict[Ref, Any]:
-    """Of all that the roots need, in order: numbers of classes, sizes of index expressions."""
+def _needed(roots: Sequence[Ref], members: dict[Ref, list[Row]]) -> set[Ref]:
     needed: set[Ref] = set()
-    stack = list(rows.roots)
+    stack = list(roots)
     while stack:
         c = stack.pop()
         if c not in needed:
             needed.add(c)
-            members = _members(rows.nodes[c], best[c]) if c in rows.dtype else [best[c]]
-            stack += [k for n in members for k in n.kids]
-    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": prover.div}
-    out: dict[Ref, Any] = {}
-    number = itertools.count()
-    for c, n in best.items():
-        if c in needed and c in rows.dtype:
-            out[c] = ClassRef(next(number))
-        elif c in needed:
-            out[c] = build[n.op](*n.args, *(out[k] for k in n.kids))
-    return out
+            stack += [k for n in members[c] for k in n.kids]
+    return needed
 
 
 _SIZES: dict[str, Callable[..., Any]] = {
@@ -211,28 +202,4 @@ def _node(n: Row, meaning: dict[Ref, Any]) -> ENode:
     """An index is an argument, a class an operand."""
     below = [meaning[k] for k in n.kids]
     args = (*n.args, *(x for x in below if not isinstance(x, ClassRef)))
-    kids = tuple(x.id for x in below if isinstance(x, ClassRef))
-    return ENode("val" if n.op == "count" else n.op, args, kids)
-
-
-def _mark_weights(
-    classes: dict[int, EClass], buffers: dict[str, Buffer], extents: Sequence[Size]
-) -> dict[int, EClass]:
-    """Set `weights_only`: some member reads nothing but weights, and no symbol is in it."""
-    symbolic = frozenset(i for i, n in enumerate(extents) if isinstance(n, Dim))
-
-    def fixed(n: ENode) -> bool:
-        """The node itself reads no input and no symbol."""
-        if n.op == "in" and not buffers[n.args[0]].weight:
-            return False
-        axes = n.axes.union(*map(axes_in, n.index))
-        return axes.isdisjoint(symbolic) and not any(map(symbols_in, n.index))
-
-    known: set[int] = set()
-    while new := {
-        c
-        for c, e in classes.items()
-        if c not in known and any(known.issuperset(n.below) and fixed(n) for n in e.nodes)
-    }:
-        known |= new
-    return {c: replace(e, weights_only=c in known) for c, e in classes.items()}
+    return ENode(n.op, args, tuple(x.id for x in below if isinstance(x, ClassRef)))

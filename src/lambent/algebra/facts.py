@@ -1,13 +1,13 @@
-"""Facts about e-classes, as egglog rules: free axes, dtype, finiteness, signs, weights.
+"""Facts about e-classes, as egglog rules: what they depend on, dtype, finiteness, signs.
 
-Free axes merge by intersection: "does not depend on k" only ever turns true, so a guard that held
+Dependence merges by intersection: "does not depend on k" only ever turns true, so a guard that held
 still holds. Two dtypes of one class are an error that stops the compiler. All the others are
 relations that only grow. Brackets are choices, as in the table of rules.
 """
 
 from __future__ import annotations
 
-from lambent.algebra.rules import BINARY, INDEX, UNARY, choices, spell
+from lambent.algebra.rules import BINARY, INDEX, UNARY, choices
 
 _DECLARATIONS = (
     "(datatype* (T (In String L) (C BigRat i64 i64) (Inf i64 i64) (Nan i64) (Val I) (Next i64 i64)"
@@ -18,8 +18,8 @@ _DECLARATIONS = (
     " (I (Ax i64) (IC i64) (IS String) (IAdd I I) (IMul i64 I) (IMulI I I) (IDiv I I)"
     " (IMin I I) (IMax I I) (IOf T) (AtI i64 I I)))",
     "(function free[/I/L] ([T/I/L]) i64 :merge (& old new))",
-    "(function [dt/holds] ([T/String]) i64 :no-merge)",
-    "(relation [flt/fin/real/pos/nneg/npos/wonly] (T))",
+    "(function [dt/holds/varies] ([T/String/String]) i64 :no-merge)",
+    "(relation [flt/fin/real/pos/nneg/npos] (T))",
     "(relation [fits/cut] (i64 i64))",
     "(relation finite_buffer (String))",
     "(relation equal[/I/L] (i64 [T/I/L] [T/I/L]))",
@@ -29,22 +29,24 @@ _DECLARATIONS = (
 )
 DECLARATIONS = [line for row in _DECLARATIONS for line in choices(row)]
 
+_SIZE = "(* VARIES (min 1 (& m SYMBOLIC)))"  # VARIES if the size of an axis in m does
 _FACTS = (
-    # Free axes, as a mask.
-    "(= e ([In n/Val/IOf/IMul n] a)) (= f ([freeL/freeI/free/freeI] a))"
-    " => (set ([free/free/freeI/freeI] e) f)",
-    "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)]) => (set (free e) 0)",
+    # What it depends on: free axes, and VARIES where an input or a symbol is in it.
+    "(= e ([Val/IOf/IMul n] a)) (= f ([freeI/free/freeI] a)) => (set ([free/freeI/freeI] e) f)",
+    "(= e (In s l)) (= f (freeL l)) (= g (varies s)) => (set (free e) (| f g))",
+    "(= e [(C x k d)/(Inf x d)/(Nan d)]) => (set (free e) 0)",
+    f"(= e (Next m d)) => (set (free e) {_SIZE})",
     f"(= e ([{UNARY}/Scale c n/Cast d] a)) (= f (free a)) => (set (free e) f)",
     f"(= e ([{BINARY}] a b)) (= f (free a)) (= g (free b)) => (set (free e) (| f g))",
-    "(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (& f (^ -1 m)))",
+    f"(= e ([Sum/Max] m a)) (= f (free a)) => (set (free e) (| {_SIZE} (& f (^ -1 m))))",
     "(= e ([Fold/Part] m a v)) (= f (free a)) (= g (free v))"
-    " => (set (free e) (& (| f g) (^ -1 m)))",
+    f" => (set (free e) (| {_SIZE} (& (| f g) (^ -1 m))))",
     "(= e (At[/I/L] n i t)) (= f (free[/I/L] t)) (= g (freeI i))"
     " => (set (free[/I/L] e) (| (& f (^ -1 n)) g))",
     "(= e (Nil)) => (set (freeL e) 0)",
     "(= e (Cons i l)) (= f (freeI i)) (= g (freeL l)) => (set (freeL e) (| f g))",
-    "(= e (Ax m)) => (set (freeI e) m)",
-    "(= e ([IC/IS] n)) => (set (freeI e) 0)",
+    f"(= e (Ax m)) => (set (freeI e) (| {_SIZE} m))",
+    "(= e ([IC/IS] n)) => (set (freeI e) [0/VARIES])",
     f"(= e ([{INDEX}] a b)) (= f (freeI a)) (= g (freeI b)) => (set (freeI e) (| f g))",
     # Dtypes.
     "(= e [(C x k d)/(Inf x d)/(Nan d)/(Next m d)/(Cast d a)]) => (set (dt e) d)",
@@ -90,15 +92,11 @@ _FACTS = (
     "(= e (Add x (Scale NEG 0 (Max m x)))) => (npos e)",
     "(= e (Scale c n a)) ([pos/nneg/npos] a) (> c ZERO) => ([pos/nneg/npos] e)",
     "(= e (Mul a b)) (npos a) (pos b) => (npos e)",
-    # Made of weights, constants and indices alone (leaves that are weights are told).
-    "(= e [(C x k d)/(Inf x d)/(Next m d)/(Val i)]) => (wonly e)",
-    f"(= e ([{UNARY}/Scale c n/Cast d/Sum m/Max m] a)) (wonly a) => (wonly e)",
-    f"(= e ([{BINARY}] a b)) (wonly a) (wonly b) => (wonly e)",
 )
 FACTS = [row.partition(" => ")[::2] for choice in _FACTS for row in choices(choice)]
 """(premises, conclusion) of every rule about facts."""
 
 
-def fact_rules(empty: int) -> list[str]:
-    """One egglog rule a line. `empty`: the axes that may have no points."""
-    return [spell(f"(rule ({a}) ({b}) :ruleset facts)", empty) for a, b in FACTS]
+def fact_rules() -> list[str]:
+    """One egglog rule a line."""
+    return [f"(rule ({a}) ({b}) :ruleset facts)" for a, b in FACTS]

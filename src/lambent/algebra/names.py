@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lambent.graph.dim import Size, axis, exact
-from lambent.graph.node import Node
+from lambent.graph.node import Node, above
 from lambent.graph.ops import REDUCE, VIEWS
 from lambent.graph.prove import Prover
 from lambent.graph.views import reshape_groups, view_index
@@ -100,13 +100,9 @@ def mixed_radix(axes: Sequence[int], extents: Sequence[Size]) -> Size:
     return e
 
 
-def reducing(nodes: Sequence[Node]) -> set[Node]:
+def reducing(nodes: Sequence[Node]) -> dict[Node, None]:
     """Those of nodes, sources first, that are reductions or have one below."""
-    out: set[Node] = set()
-    for n in nodes:
-        if n.op in REDUCE or not out.isdisjoint(n.srcs):
-            out.add(n)
-    return out
+    return above(nodes, lambda n: n.op in REDUCE)
 
 
 def name_axes(nodes: Sequence[Node], reuse: bool = False) -> tuple[dict[Node, DimAxes], list[Size]]:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from lambent.algebra.names import mixed_radix
-from lambent.algebra.rules import CODE, SUBSTITUTION
+from lambent.algebra.rules import CODE, SUBSTITUTION, VARIES
 from lambent.algebra.saturate import HEAD, TYPED, Session
 from lambent.algebra.term import REDUCTIONS
-from lambent.graph.dim import Dim, Size, symbol_range
+from lambent.graph.dim import Size, intern
 from lambent.graph.dtypes import DType, int64
 
 Ref = Any
@@ -28,35 +28,35 @@ Ref = Any
 
 COMMUTATIVE = ("add", "mul", "eq")
 _INDEX = ("Ax", "IC", "IS", "IAdd", "IMul", "IMulI", "IDiv", "IMin", "IMax", "IOf", "Nil", "Cons")
-_OP = {head: op for op, head in HEAD.items()} | {"Next": "count", "Scale": "scale"}
+_OP = {head: op for op, head in HEAD.items()} | {"Next": "val", "Scale": "scale"}
 _OP |= {head: head for head in _INDEX}
 _DTYPE = {code: dtype for dtype, code in CODE.items()}
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One e-node of any sort. `key` orders the arguments; `rank` is set by `rank`: the ranks of
-    the operands, or None for a row that needs a class without members."""
+    """One e-node of any sort. `key` orders the arguments; `rank` holds the operands' ranks."""
 
     op: str
     args: tuple[Any, ...]
     key: tuple[Any, ...]
     kids: tuple[Ref, ...]
     of: Ref
-    rank: tuple[int, ...] | None = None
+    rank: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows by class; free axes and dtype of the classes of terms; the roots in order.
+    """All rows; free axes and dtype of classes of terms; those `fixed` once the weights are.
 
     `applied`: by rule, in the table's order, the pairs of classes that it found to be one in some
     round before which that was not known; the substitution rows together.
     """
 
-    nodes: dict[Ref, list[Row]]
+    rows: list[Row]
     free: dict[Ref, frozenset[int]]
     dtype: dict[Ref, DType]
+    fixed: set[Ref]
     roots: list[Ref]
     applied: dict[str, int]
 
@@ -65,14 +65,16 @@ def read_rows(session: Session) -> Rows:
     """Everything in the e-graph but At, AtL and AtI."""
     egraph = session.egraph
     tables = egraph.freeze().functions
+    number = egraph.value_to_i64
     plain: dict[str, Callable[[Any], Any]] = {  # other sorts are classes
-        "i64": egraph.value_to_i64,
+        "i64": number,
         "BigRat": lambda v: Fraction(egraph.value_to_bigrat(v)),
         "String": lambda v: session.strings[int(egraph.value_to_string(v))],
     }
-    nodes: dict[Ref, list[Row]] = {}
-    free = {r.inputs[0]: _axes(egraph.value_to_i64(r.output)) for r in tables["free"].rows}
-    dtype = {r.inputs[0]: _DTYPE[egraph.value_to_i64(r.output)] for r in tables["dt"].rows}
+    rows: list[Row] = []
+    depends = {r.inputs[0]: number(r.output) for r in tables["free"].rows}
+    free = {c: _axes(mask & ~VARIES) for c, mask in depends.items()}
+    dtype = {r.inputs[0]: _DTYPE[number(r.output)] for r in tables["dt"].rows}
     for head, op in _OP.items():
         sorts = tables[head].input_sorts
         for row in tables[head].rows:
@@ -82,22 +84,22 @@ def read_rows(session: Session) -> Rows:
             key = tuple(plain[sort](v) for sort, v in given if sort in plain)
             kids = tuple(v for sort, v in given if sort not in plain)
             new = Row(op, _args(op, key, session.bits.extents), key, kids, row.output)
-            if op == "count" and isinstance(new.args[0], int):
+            if op == "val" and head == "Next" and isinstance(new.args[0], int):
                 new.op, new.args = "const", (Fraction(new.args[0]), 0)
-            elif op == "count" and key[1] != CODE[int64]:  # a symbolic number, as a float
-                size = Row(op, new.args, key, (), ("count", key[0]))
-                nodes[size.of], free[size.of], dtype[size.of] = [size], frozenset(), int64
+            elif head == "Next" and dtype[new.of] != int64:  # a symbolic number, as a float
+                size = Row(op, new.args, key, (), (head, key[0]))
+                rows.append(size)
+                free[size.of], dtype[size.of] = frozenset(), int64
                 new.op, new.args, new.kids = "cast", (), (size.of,)
-            nodes.setdefault(row.output, []).append(new)
-    roots = [tables[f"$root{i}"].rows[0].output for i in range(len(session.translation.roots))]
+            rows.append(new)
+    tally = {number(r.inputs[0]): number(r.output) for r in tables["applied"].rows}
     applied: Counter[str] = Counter()
-    tally = {egraph.value_to_i64(r.inputs[0]): r.output for r in tables["applied"].rows}
     for i in sorted(tally):
         rule = session.rules[i]
-        applied["substitute" if rule in SUBSTITUTION else rule.name] += egraph.value_to_i64(
-            tally[i]
-        )
-    return Rows(nodes, free, dtype, roots, dict(applied))
+        applied["substitute" if rule in SUBSTITUTION else rule.name] += tally[i]
+    fixed = {c for c, mask in depends.items() if not mask & VARIES}
+    roots = [tables[f"$root{i}"].rows[0].output for i in range(len(session.translation.roots))]
+    return Rows(rows, free, dtype, fixed, roots, dict(applied))
 
 
 def _axes(mask: int) -> frozenset[int]:
@@ -112,24 +114,17 @@ def _args(op: str, key: tuple[Any, ...], extents: Sequence[Size]) -> tuple[Any, 
         return (_axes(key[0]),)
     if op == "Ax":
         return (mixed_radix(sorted(_axes(key[0])), extents),)
-    if op == "count":
-        return (math.prod((extents[b] for b in sorted(_axes(key[0]))), start=1),)
-    return (_symbol(key[0]),) if op == "IS" else key
+    if op == "val":
+        return tuple(math.prod((extents[b] for b in sorted(_axes(m))), start=1) for m in key[:1])
+    return (intern("symbol", key[0]).dim(),) if op == "IS" else key
 
 
-def _symbol(name: str) -> Size:
-    base, _, multiple = name.partition("/")
-    m = int(multiple or 1)
-    low, high = symbol_range(name)
-    return Dim(base, low * m, high * m, multiple=m) // m
-
-
-def rank(rows: Rows) -> dict[Ref, Row]:
-    """The smallest member of each class, in order (Knuth's generalisation of Dijkstra)."""
-    best: dict[Ref, Row] = {}
+def rank(rows: Sequence[Row]) -> dict[Ref, list[Row]]:
+    """The members of each class, smallest first, in order (Knuth's generalisation of Dijkstra)."""
+    members: dict[Ref, list[Row]] = {}
     cost: dict[Ref, int] = {}
     number: dict[Ref, int] = {}
-    users: dict[Ref, list[Row]] = {}
+    users: defaultdict[Ref, list[Row]] = defaultdict(list)
     missing: dict[Row, int] = {}
     ready: list[tuple[Any, ...]] = []
     serial = itertools.count()
@@ -141,20 +136,21 @@ def rank(rows: Rows) -> dict[Ref, Row]:
         size = 1 + sum(cost[k] for k in row.kids)
         heapq.heappush(ready, (size, row.op, row.key, row.rank, next(serial), row))
 
-    for row in itertools.chain.from_iterable(rows.nodes.values()):
+    for row in rows:
         kids = dict.fromkeys(row.kids)
         missing[row] = len(kids)
         for k in kids:
-            users.setdefault(k, []).append(row)
+            users[k].append(row)
         if not kids:
             push(row)
     while ready:
         size, *_, row = heapq.heappop(ready)
         c = row.of
-        if c not in best:
-            best[c], cost[c], number[c] = row, size, len(best)
-            for user in users.get(c, ()):
+        if c not in members:
+            members[c], cost[c], number[c] = [], size, len(members)
+            for user in users[c]:
                 missing[user] -= 1
                 if not missing[user]:
                     push(user)
-    return best
+        members[c].append(row)
+    return members

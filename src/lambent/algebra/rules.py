@@ -14,13 +14,14 @@ NaN where the guards let them occur, with no narrower accumulator and no new ove
        the unary and binary operations  Sum Max (axes, t)  Fold Part (axes, a, v)
        At(axis, i, t): t where the axis has the index i (an unfinished substitution)
 
-Axes are bits of an i64. Guards are facts of a class: `free` the axes that the value depends on,
-`dt` its dtype, `flt` a float, `fin` never ±inf nor NaN, `real` never ±inf, `pos` above 0 or NaN,
-`nneg` +0, above, or NaN, `npos` 0, below, or NaN, `wonly` made of weights and constants alone.
-Finite is meant over the reals. Inputs are taken for finite; weights are looked at. Of axes:
+Axes are bits of an i64. Guards are facts of a class: `free` what it depends on (axes, and VARIES
+for inputs and symbols), `dt` its dtype, `flt` a float, `fin` never ±inf nor NaN, `real` never ±inf,
+`pos` above 0 or NaN, `nneg` +0, above, or NaN, `npos` 0, below, or NaN. Finite is meant over the
+reals. Inputs are taken for finite; weights are looked at. Of what values depend on:
 
     (lacks c m)   c does not depend on the axes m
     (part q m c)  q is what c lacks of the axes m, at least one of them
+    (fixed c)     c is made of weights, constants and indices alone
     (apart m n)   no axis is in both
     (filled m)    all have points
     (cuts m o)    a whole axis among m has an outer part o
@@ -39,6 +40,10 @@ from lambent.graph.dtypes import DTYPES, bool_, int64
 CODE = {d: (16 if d.is_float else 0) + i for i, d in enumerate(DTYPES.values())}
 """A number per dtype; those of floats are 16 and above."""
 
+MOST_AXES = 62
+VARIES = 1 << MOST_AXES
+"""Beside the axes, in the mask of what a value depends on: inputs and symbols."""
+
 UNARY = "/".join(op.capitalize() for op in term.UNARY if op != "cast")
 BINARY = "/".join(op.capitalize() for op in term.BINARY)
 INDEX = "IAdd/IMulI/IDiv/IMin/IMax"
@@ -51,10 +56,12 @@ _WORDS = {
     "FLOAT": "16",
     "BOOL": str(CODE[bool_]),
     "INT64": str(CODE[int64]),
+    "VARIES": str(VARIES),
 }
 _GUARDS = {
     "lacks": "(= f_{0} (free {0})), (= 0 (& {1} f_{0}))",
     "part": "(= f (free {2})), (= {0} (& {1} (^ -1 f))), (!= {0} 0)",
+    "fixed": "(= d_{0} (free {0})), (= 0 (& VARIES d_{0}))",
     "apart": "(= 0 (& {0} {1}))",
     "filled": "(= 0 (& {0} EMPTY))",
     "cuts": "(cut {1} i), (= c (| {1} i)), (= c (& c {0}))",
@@ -71,21 +78,22 @@ class Rule:
     guards: tuple[str, ...] = ()
     retire: bool = False
 
-    def text(self, number: int, empty: int = 0) -> str:
-        """The egglog rule: (number, e, after) is a row of `equal`, which `join` makes one class.
-
-        empty: the axes that may have no points.
-        """
+    def text(self, number: int) -> str:
+        """The egglog rule: (number, e, after) is a row of `equal`, which `join` makes one class."""
         facts = " ".join((f"(= e {self.before})", *self.guards))
         sort = re.sub(r"\(At([IL]).*|.*", r"\1", self.before)
         actions = f"(equal{sort} {number} e {self.after})"
         actions += f" (subsume {self.before})" if self.retire else ""
-        return spell(f"(rule ({facts}) ({actions}) :ruleset algebra)", empty)
+        return f"(rule ({facts}) ({actions}) :ruleset algebra)"
 
 
-def spell(text: str, empty: int = 0) -> str:
-    """Replace the named constants of the table by egglog's spelling."""
-    words = _WORDS | {"EMPTY": str(empty)}
+def spell(text: str, empty: int = 0, symbolic: int = 0) -> str:
+    """Replace the named constants of a table by egglog's spelling.
+
+    Args:
+        empty, symbolic: the axes that may have no points, and those of a symbolic extent.
+    """
+    words = _WORDS | {"EMPTY": str(empty), "SYMBOLIC": str(symbolic)}
     return re.sub(r"\b[A-Z][A-Z0-9]+\b", lambda m: words.get(m[0], m[0]), text)
 
 
@@ -150,11 +158,11 @@ TABLE = parse(
     " if (lacks c m), (real c), (flt e), [(pos c)/]",
     # Distribution over summands that are made of weights alone: bounded, as weights are few.
     "mul_add_weights: (Mul w (Add x b)) => (Add (Mul w x) (Mul w b))"
-    " if (wonly w), (fin w), (wonly b), (= f (free w)), (!= f 0), (flt e)",
-    "sum_add_weights: (Sum m (Add x b)) => (Add (Sum m x) (Sum m b)) if (wonly b), (flt e)",
+    " if (fixed w), (fin w), (fixed b), (= f (free w)), (!= f 0), (flt e)",
+    "sum_add_weights: (Sum m (Add x b)) => (Add (Sum m x) (Sum m b)) if (fixed b), (flt e)",
     # And where y lacks the axes: a mean behind a product.
     "sum_shift: (Sum m (Mul w (Add x y))) => (Add (Sum m (Mul w x)) (Mul y (Sum m w)))"
-    " if (wonly w), (fin w), (lacks y m), (real y), (flt e), (filled m)",
+    " if (fixed w), (fin w), (lacks y m), (real y), (flt e), (filled m)",
     # A running maximum, and a sum that is rescaled; v may be absent.
     "online[/_one]: (Sum m [(Mul (Exp2 (Add a (Scale NEG 0 (Max m a)))) v)"
     "/(Exp2 (Add a (Scale NEG 0 (Max m a))))]) => (Fold m a [v/(C ONE 0 d)]) if (= d (dt a))",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,10 +19,10 @@ from egglog.bindings import EGraph
 
 from lambent.algebra.facts import DECLARATIONS, fact_rules
 from lambent.algebra.names import mixed_radix
-from lambent.algebra.rules import CODE, SPLITS, SUBSTITUTION, TABLE
+from lambent.algebra.rules import CODE, MOST_AXES, SPLITS, SUBSTITUTION, TABLE, VARIES, spell
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import Atom, Monomial, Size, axes_in, terms_of
+from lambent.graph.dim import Atom, Dim, Monomial, Size, axes_in, terms_of
 from lambent.graph.node import Weight
 from lambent.graph.prove import Prover, substitute
 
@@ -34,7 +34,6 @@ TYPED = ("const", "inf", "nan", "cast")
 """Operations that have the number of their dtype as a last argument."""
 
 _AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
-MOST_AXES = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,8 @@ def name_bits(translation: Translation, split: int) -> Bits:
     """
     terms = list(translation.terms())
     reduced = frozenset[int]().union(*(t.axes for t in terms))
-    indices = [root.index for root in translation.roots] + [t.indices for t in terms]
-    used = reduced.union(*(axes_in(e) for index in indices for e in index))
+    homes = (axes_in(e) for root in translation.roots for e in root.index)
+    used = reduced.union(*(t.free for t in terms), *homes)
     of: dict[int, tuple[int, ...]] = {}
     extents: list[Size] = []
     for a in sorted(used):
@@ -111,13 +110,18 @@ class Session:
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self.rounds, self.saturated = 0, False
         self.rules = (*TABLE, *(SPLITS if self.bits.cuts else ()), *SUBSTITUTION)
-        sizes = enumerate(self.bits.extents)
-        empty = sum(1 << b for b, n in sizes if not Prover().ge0(n - 1))
-        lines = [*DECLARATIONS, *fact_rules(empty)]
-        lines += [rule.text(i, empty) for i, rule in enumerate(self.rules)]
+        empty = self._where(lambda n: not Prover().ge0(n - 1))
+        symbolic = self._where(lambda n: isinstance(n, Dim))
+        table = [*DECLARATIONS, *fact_rules()]
+        table += [rule.text(i) for i, rule in enumerate(self.rules)]
+        lines = [spell(line, empty, symbolic) for line in table]
         lines += [*self._told(), *self._terms()]
         for i in range(0, len(lines), _AT_ONCE):
             self.run("\n".join(lines[i : i + _AT_ONCE]))
+
+    def _where(self, test: Callable[[Size], bool]) -> int:
+        """The axes whose extents pass the test."""
+        return sum(1 << b for b, n in enumerate(self.bits.extents) if test(n))
 
     def run(self, text: str) -> list[Any]:
         return list(self.egraph.run_program(*self.egraph.parse_program(text)))
@@ -128,25 +132,21 @@ class Session:
         """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
         for outer, inner in self.bits.cuts:
             yield f"(cut {1 << outer} {1 << inner})"
-        terms = self.translation.terms()
-        narrow = {t.dtype for t in terms if t.op == "cast" and t.kids[0].op == "val"}
-        for dtype in (d for d in CODE if d in narrow and d.is_integer):
+        for dtype in (d for d in CODE if d.is_integer and d.itemsize < 8):
             top = 2 ** (8 * dtype.itemsize - (dtype.kind == "i"))
-            for bit, extent in enumerate(self.bits.extents):
-                if Prover().ge0(top - extent):
-                    yield f"(fits {1 << bit} {CODE[dtype]})"
+            fitting = (b for b, n in enumerate(self.bits.extents) if Prover().ge0(top - n))
+            yield from (f"(fits {1 << b} {CODE[dtype]})" for b in fitting)
         for buffer in self.translation.buffers.values():
-            yield f"(set (holds {self._string(buffer.name)}) {CODE[buffer.dtype]})"
-        for name, n in self.translation.sources.items():
+            name = self._string(buffer.name)
+            yield f"(set (holds {name}) {CODE[buffer.dtype]})"
+            yield f"(set (varies {name}) {0 if buffer.weight else VARIES})"
+        for source, n in self.translation.sources.items():
             if n.dtype.is_float and (n.op == "input" or is_finite(n.attr)):
-                yield f"(finite_buffer {self._string(name)})"
+                yield f"(finite_buffer {self._string(source)})"
 
     def _terms(self) -> Iterator[str]:
-        buffers = self.translation.buffers
         for term in self.translation.terms():
             yield f"(let {_name(term)} {self._text(term)})"
-            if term.op == "in" and buffers[term.args[0]].weight:
-                yield f"(wonly {_name(term)})"
         for t, u in self.translation.alternatives:
             yield f"(union {_name(t)} {_name(u)})"
         for i, root in enumerate(self.translation.roots):

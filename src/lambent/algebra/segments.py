@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lambent.algebra.saturate import is_finite
-from lambent.graph.node import Node, Weight, make, topo
+from lambent.graph.node import Node, Weight, above, make, topo
 from lambent.graph.ops import REDUCE
 
 
@@ -47,14 +47,12 @@ def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...],
         outputs: of the graph; those that nothing heavy leads to go to the last segment.
         limit: reductions in one segment; the graph is cut where it has more.
     """
+    pieces = _Cutter(tuple(dict.fromkeys(outputs)), limit).pieces()
+    found = [abstract(results, leaves) for leaves, results in pieces]
     segments: dict[str, Segment] = {}
-    instances = []
-    for leaves, results in _Cutter(tuple(dict.fromkeys(outputs)), limit).pieces():
-        key, inputs, weights = describe(results, leaves)
-        instances.append(Instance(key, results, inputs, weights))
-        if key not in segments:
-            segments[key] = Segment(key, _copy(results, inputs, weights))
-    return tuple(instances), list(segments.values())
+    for _, segment in found:
+        segments.setdefault(segment.key, segment)
+    return tuple(instance for instance, _ in found), list(segments.values())
 
 
 class _Cutter:
@@ -62,7 +60,9 @@ class _Cutter:
 
     def __init__(self, outputs: tuple[Node, ...], limit: int) -> None:
         self.outputs, self.limit = outputs, limit
-        self.heavy = _heavy(topo(outputs))
+        nodes = topo(outputs)
+        varies = above(nodes, lambda n: n.op == "input")
+        self.heavy = list(above(nodes, lambda n: n.op in REDUCE and n in varies))
         self.end = len(self.heavy) - 1
         self.position = {n: i for i, n in enumerate(self.heavy)}
         last = {s: i for i, n in enumerate(self.heavy) for s in n.srcs}
@@ -95,7 +95,7 @@ class _Cutter:
     def _repeating(self, sites: list[int]) -> list[int]:
         """Cuts at a run of equal pieces, the longest there is; more where a piece is too large."""
         pieces = [self._piece(a, b) for a, b in itertools.pairwise(sites)]
-        starts = _run([describe(results, leaves)[0] for leaves, results in pieces])
+        starts = _run([abstract(results, leaves)[0].key for leaves, results in pieces])
         out = [-1]
         for i, here in enumerate(sites[:-1]):
             wanted = i in starts or self._size(out[-1], sites[i + 1]) > self.limit
@@ -117,48 +117,29 @@ def _run(keys: list[str]) -> range:
     return range(first, first + covered + 1, period) if covered else range(0)
 
 
-def _heavy(nodes: Sequence[Node]) -> list[Node]:
-    """Nodes at or above a reduction of something that an input decides."""
-    varies: set[Node] = set()
-    heavy: dict[Node, None] = {}
-    for n in nodes:
-        if n.op == "input" or any(s in varies for s in n.srcs):
-            varies.add(n)
-            if n.op in REDUCE or any(s in heavy for s in n.srcs):
-                heavy[n] = None
-    return list(heavy)
+def abstract(results: Sequence[Node], leaves: Sequence[Node] = ()) -> tuple[Instance, Segment]:
+    """A piece, and the same as a graph of its own: what it reads is named in the order of reading.
 
-
-def describe(
-    results: Sequence[Node], leaves: Sequence[Node] = ()
-) -> tuple[str, tuple[Node, ...], tuple[Node, ...]]:
-    """(key, inputs, weights) of a piece, inputs and weights in the order in which it reads them."""
-    number: dict[Node, int] = {}
+    leaves: values that are inputs of the piece.
+    """
+    new: dict[Node, Node] = {}
+    place: dict[Node, int] = {}
     inputs: list[Node] = []
     weights: list[Node] = []
     lines = []
     for n in topo(results, leaves):
-        what: tuple[object, ...] = (n.op, n.attr, tuple(number[s] for s in n.srcs if s in number))
+        op, srcs, attr, told = n.op, n.srcs, n.attr, n.attr
         if n in leaves or n.op == "input":
+            op, srcs, attr, told = "input", (), f"x{len(inputs)}", ""
             inputs.append(n)
-            what = ("input",)
         elif n.op == "weight":
+            attr = Weight(f"w{len(weights)}", n.attr.array)
+            told = n.dtype.is_float and is_finite(n.attr)
             weights.append(n)
-            what = ("weight", n.dtype.is_float and is_finite(n.attr))
-        number[n] = len(number)
-        lines.append(repr((what, n.dtype, n.shape)))
-    lines.append(repr([number[n] for n in results]))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest(), tuple(inputs), tuple(weights)
-
-
-def _copy(
-    results: Sequence[Node], inputs: Sequence[Node], weights: Sequence[Node]
-) -> tuple[Node, ...]:
-    """The piece as a graph of its own."""
-    new = {n: make("input", (), n.shape, n.dtype, f"x{i}") for i, n in enumerate(inputs)}
-    for i, n in enumerate(weights):
-        new[n] = make("weight", (), n.shape, n.dtype, Weight(f"w{i}", n.attr.array))
-    for n in topo(results, (*inputs, *weights)):
-        if n not in new:
-            new[n] = make(n.op, [new[s] for s in n.srcs], n.shape, n.dtype, n.attr)
-    return tuple(new[n] for n in results)
+        lines.append(repr((op, told, [place[s] for s in srcs], n.dtype, n.shape)))
+        place[n] = len(place)
+        new[n] = make(op, [new[s] for s in srcs], n.shape, n.dtype, attr)
+    lines.append(repr([place[n] for n in results]))
+    key = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    instance = Instance(key, tuple(results), tuple(inputs), tuple(weights))
+    return instance, Segment(key, tuple(new[n] for n in results))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,3 +81,12 @@ def topo(roots: Iterable[Node], leaves: Collection[Node] = ()) -> list[Node]:
         else:
             stack.append(missing)
     return list(done)
+
+
+def above(nodes: Iterable[Node], start: Callable[[Node], bool]) -> dict[Node, None]:
+    """Those of nodes, sources first, that pass a test or need one that does, in order."""
+    out: dict[Node, None] = {}
+    for n in nodes:
+        if start(n) or any(s in out for s in n.srcs):
+            out[n] = None
+    return out

@@ -115,6 +115,12 @@ from lambent.functional.norm import (
     layer_norm,
     rms_norm,
 )
+from lambent.functional.operands import (
+    broadcast_to,
+    cast,
+    constant,
+    tensor,
+)
 from lambent.functional.padding import pad
 from lambent.functional.pool import (
     adaptive_avg_pool1d,
@@ -187,17 +193,7 @@ from lambent.graph.dtypes import (
     uint8,
 )
 from lambent.graph.prove import assume
-from lambent.graph.tensor import (
-    Tensor,
-    broadcast_to,
-    cast,
-    constant,
-    contiguous,
-    input,
-    iota,
-    tensor,
-    weight,
-)
+from lambent.graph.tensor import Tensor, contiguous, input, iota, weight
 
 if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate

@@ -8,6 +8,7 @@ import numpy as np
 from random_graphs import cat, exp2, matmul, softmax, swapped, total
 
 from lambent.functional import arithmetic as m
+from lambent.functional import operands
 from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 
@@ -25,11 +26,11 @@ def exp(x):
 
 
 def log(x):
-    return t.unary("log2", x) * math.log(2)
+    return operands.unary("log2", x) * math.log(2)
 
 
 def recip(x):
-    return t.unary("recip", x)
+    return operands.unary("recip", x)
 
 
 def sigmoid(x):
@@ -45,12 +46,12 @@ def mean(x, axis=-1):
 
 
 def rms(x, g, eps=1e-6):
-    return x * recip(t.unary("sqrt", mean(x * x) + eps)) * g
+    return x * recip(operands.unary("sqrt", mean(x * x) + eps)) * g
 
 
 def layer_norm(x, g, b, eps=1e-5):
     c = x - mean(x)
-    return c * recip(t.unary("sqrt", mean(c * c) + eps)) * g + b
+    return c * recip(operands.unary("sqrt", mean(c * c) + eps)) * g + b
 
 
 def attention(x, name, batch, n, c, groups, repeat, d, causal=True):
@@ -245,7 +246,7 @@ def spell_window():
 
 def spell_alibi():
     q, k, v = project()
-    i = t.cast(t.iota(N), t.float32)
+    i = operands.cast(t.iota(N), t.float32)
     bias = weight("slope", H, 1, 1) * (s.reshape(i, 1, N) - s.reshape(i, N, 1))
     return merge(matmul(softmax(scores(q, k) + bias), v))
 
@@ -272,7 +273,7 @@ def spell_log_softmax2():
 
 def spell_sink():
     q, k, v = project()
-    sink = t.broadcast_to(t.input("sink", (H, 1, 1)), (B, H, N, 1))
+    sink = operands.broadcast_to(t.input("sink", (H, 1, 1)), (B, H, N, 1))
     p = softmax(cat([scores(q, k), sink], 3))
     return merge(matmul(p[..., :N], v))
 

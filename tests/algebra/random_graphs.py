@@ -8,6 +8,7 @@ import random
 from math import prod
 
 from lambent.functional import arithmetic as m
+from lambent.functional import operands
 from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, Refused, Undecided, evaluate, exact
@@ -18,20 +19,20 @@ OPTIONS = ({}, {"reuse": True})
 
 
 def exp2(x):
-    return t.unary("exp2", x)
+    return operands.unary("exp2", x)
 
 
 def sin(x):
-    return t.unary("sin", x)
+    return operands.unary("sin", x)
 
 
 def total(op, x, axis, keep=False):
-    return t.reduce(f"{op}_reduce", x, axis, keep)
+    return operands.reduce(f"{op}_reduce", x, axis, keep)
 
 
 def softmax(x, axis=-1):
     e = exp2((x - total("max", x, axis, True)) * 1.4426950408889634)
-    return e * t.unary("recip", total("sum", e, axis, True))
+    return e * operands.unary("recip", total("sum", e, axis, True))
 
 
 def matmul(x, y):
@@ -203,9 +204,9 @@ class Maker:
             choices = (
                 lambda: sin(x),
                 lambda: exp2(sin(x)),
-                lambda: t.unary("sqrt", x * x + 1.0),
-                lambda: t.unary("recip", x * x + 1.0),
-                lambda: t.unary("log2", x * x + 0.5),
+                lambda: operands.unary("sqrt", x * x + 1.0),
+                lambda: operands.unary("recip", x * x + 1.0),
+                lambda: operands.unary("log2", x * x + 0.5),
             )
             return rng.choice(choices)()
         if k < 0.42:
@@ -229,7 +230,7 @@ class Maker:
                 lambda: i * 1.0 + x,
                 lambda: m.remainder(x, i + 1.0),
                 lambda: m.equal(i, bound - 1) * x,
-                lambda: t.cast(m.remainder(i * 3, 4), t.float32) * x,
+                lambda: operands.cast(m.remainder(i * 3, 4), t.float32) * x,
             )
             return rng.choice(choices)()
         if k < 0.76 and x.ndim >= 2:

@@ -28,7 +28,7 @@ from lambent.algebra.egraph import ClassRef, count_programs, saturate
 from lambent.algebra.saturate import Session, is_finite
 from lambent.algebra.translate import translate
 from lambent.functional import arithmetic as m
-from lambent.functional import indexing
+from lambent.functional import indexing, operands
 from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, values_in
@@ -139,9 +139,9 @@ def test_every_member_with_integers_and_casts():
     a, b = t.input("a", (3, 4), "int8"), t.input("b", (3, 4), "bool")
     x, h = t.input("x", (3, 4)), t.input("h", (3, 4), "float16")
     wrapped = total("max", a * 100 + s.reshape(t.iota(3), 3, 1).astype("int8"), 1)
-    gated = total("sum", t.cast(b, "float32") * x, 1) * 3.0
-    mixed = total("sum", t.cast(h, "float32") * x, 0)
-    counts = total("sum", t.broadcast_to(t.cast(b[0], "int64"), (3, 4)), 0)
+    gated = total("sum", operands.cast(b, "float32") * x, 1) * 3.0
+    mixed = total("sum", operands.cast(h, "float32") * x, 0)
+    counts = total("sum", operands.broadcast_to(operands.cast(b[0], "int64"), (3, 4)), 0)
     outputs = [y.node for y in (wrapped, gated, mixed, counts)]
     saturated = saturate(outputs)
     assert faults(saturated, outputs) == []
@@ -270,7 +270,7 @@ def test_statistics():
 def test_rules_are_counted_by_the_equalities_that_were_not_known():
     x, y = t.input("x", (3,)), t.input("y", (3,))
     assert saturate([(x + y).node]).stats.rules == {"add_swap": 1}  # and y + x is swapped back
-    assert saturate([t.unary("sin", x).node]).stats.rules == {}
+    assert saturate([operands.unary("sin", x).node]).stats.rules == {}
     twice = m.logical_not(m.logical_not(t.input("b", (3,), "bool")))
     assert saturate([twice.node]).stats.rules == {"not_not": 1}
 
@@ -301,7 +301,7 @@ def test_a_limit_ends_saturation_early_with_what_was_found():
 
 def test_too_many_axes_are_refused():
     outputs = [
-        t.reduce("sum_reduce", t.input(f"i{n}", (n, n + 1)), 0).node for n in range(2, 70, 2)
+        operands.reduce("sum_reduce", t.input(f"i{n}", (n, n + 1)), 0).node for n in range(2, 70, 2)
     ]
     with pytest.raises(ValueError, match="axes"):
         saturate(outputs)
@@ -309,7 +309,7 @@ def test_too_many_axes_are_refused():
 
 def test_a_conflict_of_dtypes_stops():
     x = t.input("x", (3,))
-    tr = translate([t.unary("sin", x).node, m.less(x, 1.0).node])
+    tr = translate([operands.unary("sin", x).node, m.less(x, 1.0).node])
     wrong = replace(tr, alternatives=((tr.roots[0].term, tr.roots[1].term),))
     with pytest.raises(Exception, match="merge"):
         Session(wrong).saturate(100, 1)

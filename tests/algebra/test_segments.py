@@ -8,6 +8,7 @@ from random_graphs import matmul, random_graph, total
 
 from lambent.algebra.segments import cut
 from lambent.functional import arithmetic as m
+from lambent.functional import operands
 from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.node import Node, topo
@@ -45,7 +46,7 @@ def encoder(layers):
         y = attention(x, f"{i}", 2, 4, 3, 2, 2, 2, causal=False)
         x = layer_norm(x + y, weight(f"{i}g", 3), weight(f"{i}b", 3))
         x = layer_norm(x + swiglu(x, f"{i}", 3, 4), weight(f"{i}h", 3), weight(f"{i}c", 3))
-    keep = s.reshape(t.cast(t.input("mask", (2, 4)) * 0.0 + 1.0, t.float32), 2, 4, 1)
+    keep = s.reshape(operands.cast(t.input("mask", (2, 4)) * 0.0 + 1.0, t.float32), 2, 4, 1)
     return total("sum", x * keep, 1) * recip(total("sum", keep, 1))
 
 
@@ -75,7 +76,7 @@ def test_values_that_every_layer_reads_cross_every_cut():
     x = matmul(t.input("x", (4, 3)), weight("wx", 3, 3))
     for i in range(6):
         x = x + matmul(
-            t.unary("sin", matmul(x, weight(f"{i}a", 3, 3)) + memory), weight(f"{i}b", 3, 3)
+            operands.unary("sin", matmul(x, weight(f"{i}a", 3, 3)) + memory), weight(f"{i}b", 3, 3)
         )
     instances, segments = check([x], limit=4)
     assert len(instances) > 3 and len(segments) < len(instances)
@@ -84,8 +85,8 @@ def test_values_that_every_layer_reads_cross_every_cut():
 def test_outputs_inside_and_outputs_that_need_nothing():
     x = t.input("x", (4, 4))
     y = matmul(x, weight("a", 4, 4))
-    z = matmul(t.unary("sin", y), weight("b", 4, 4))
-    check([z, y, x, t.unary("sin", x), t.constant(2.0), weight("a", 4, 4)], limit=1)
+    z = matmul(operands.unary("sin", y), weight("b", 4, 4))
+    check([z, y, x, operands.unary("sin", x), operands.constant(2.0), weight("a", 4, 4)], limit=1)
 
 
 @pytest.mark.parametrize("limit", [1, 3])

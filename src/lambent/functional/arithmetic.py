@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 
+from lambent.functional import operands
+from lambent.functional.operands import (
+    TensorLike,
+    binary,
+    cast,
+    constant,
+    promoted,
+    unary,
+)
 from lambent.graph import tensor as core
 from lambent.graph.dtypes import DType, bool_, float32, float64, int64
 from lambent.graph.node import Node
 from lambent.graph.ops import VIEWS
-from lambent.graph.tensor import Tensor, TensorLike, binary, cast, constant, promoted, unary
+from lambent.graph.tensor import Tensor
 
 # ---- what is known of a value when the graph is built ------------------------------------------
 
@@ -81,12 +90,12 @@ def _unless_nan(condition: Tensor, *xs: Tensor) -> Tensor:
 
 def logical_not(x: TensorLike) -> Tensor:
     """not x: `x < True`, after `x != 0` where x is not bool."""
-    return binary("less_than", cast(core.as_tensor(x), bool_), True)
+    return binary("less_than", cast(operands.as_tensor(x), bool_), True)
 
 
 def logical_and(x: TensorLike, y: TensorLike) -> Tensor:
     """x and y: the product of bools."""
-    return binary("mul", cast(core.as_tensor(x), bool_), cast(core.as_tensor(y), bool_))
+    return binary("mul", cast(operands.as_tensor(x), bool_), cast(operands.as_tensor(y), bool_))
 
 
 def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
@@ -96,7 +105,7 @@ def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
 
 def logical_xor(x: TensorLike, y: TensorLike) -> Tensor:
     """x or y but not both: `x < y or y < x`."""
-    a, b = cast(core.as_tensor(x), bool_), cast(core.as_tensor(y), bool_)
+    a, b = cast(operands.as_tensor(x), bool_), cast(operands.as_tensor(y), bool_)
     return logical_or(less(a, b), less(b, a))
 
 
@@ -124,7 +133,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
 
 def invert(x: TensorLike) -> Tensor:
     """~x: logical_not of bools, `-1 - x` of integers (which reverses their order)."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     if x.dtype == bool_:
         return logical_not(x)
     if x.dtype.is_float:
@@ -134,18 +143,18 @@ def invert(x: TensorLike) -> Tensor:
 
 def isnan(x: TensorLike) -> Tensor:
     """True for NaN, which alone is neither below +inf nor above −inf."""
-    below, above = _of_infinities(core.as_tensor(x))
+    below, above = _of_infinities(operands.as_tensor(x))
     return logical_and(logical_not(below), logical_not(above))
 
 
 def isinf(x: TensorLike) -> Tensor:
     """True for ±inf: `x < inf` xor `-inf < x`."""
-    return logical_xor(*_of_infinities(core.as_tensor(x)))
+    return logical_xor(*_of_infinities(operands.as_tensor(x)))
 
 
 def isfinite(x: TensorLike) -> Tensor:
     """True for what is neither infinite nor NaN: `x < inf and -inf < x`."""
-    return logical_and(*_of_infinities(core.as_tensor(x)))
+    return logical_and(*_of_infinities(operands.as_tensor(x)))
 
 
 def _of_infinities(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,9 +169,9 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
 
     A term that is the constant 0 is left out. Zeros lose their sign.
     """
-    c = cast(core.as_tensor(condition), bool_)
+    c = cast(operands.as_tensor(condition), bool_)
     a, b = promoted(x, y)
-    shape = core.broadcast_shapes("where", c.shape, a.shape, b.shape)
+    shape = operands.broadcast_shapes("where", c.shape, a.shape, b.shape)
     terms = [
         binary("mul", mask, value)
         for mask, value in ((c, a), (logical_not(c), b))
@@ -170,7 +179,7 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     ]
     if not terms:
         return constant(0, a.dtype, shape)
-    return core.broadcast_to(terms[0] if len(terms) == 1 else add(*terms), shape)
+    return operands.broadcast_to(terms[0] if len(terms) == 1 else add(*terms), shape)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------
@@ -193,7 +202,7 @@ def neg(x: TensorLike) -> Tensor:
     Raises:
         TypeError: for bool; use `~`.
     """
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     if x.dtype == bool_:
         raise TypeError(f"negation of {core.describe(x)}: use ~x or x.astype(int)")
     value = scalar_of(x)
@@ -317,13 +326,13 @@ def _floor_divide_floats(a: Tensor, b: Tensor) -> Tensor:
 
 def abs(x: TensorLike) -> Tensor:
     """|x|: `where(x < 0, −x, x)`."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     return x if x.dtype.kind in "bu" else where(less(x, 0), neg(x), x)
 
 
 def sign(x: TensorLike) -> Tensor:
     """−1, 0 or 1 (0 for NaN, as PyTorch): `(0 < x) − (x < 0)`."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     positive = cast(less(0, x), x.dtype)
     return positive if x.dtype.kind in "bu" else sub(positive, cast(less(x, 0), x.dtype))
 
@@ -346,7 +355,7 @@ def _or_nan(condition: Tensor, x: Tensor) -> Tensor:
 
 def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
     """x limited to min … max: `minimum(maximum(x, min), max)`; NaN stays."""
-    out = core.as_tensor(x)
+    out = operands.as_tensor(x)
     out = out if min is None else maximum(out, min)
     return out if max is None else minimum(out, max)
 
@@ -359,7 +368,7 @@ _WHOLE = {"float16": 2.0**10, "bfloat16": 2.0**7, "float32": 2.0**23, "float64":
 
 def floor(x: TensorLike) -> Tensor:
     """The integer at or below: `x − x mod 1` where |x| is small enough to have a fraction."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     if not x.dtype.is_float:
         return x
     small = less(abs(x), _WHOLE[x.dtype.name])
@@ -368,20 +377,20 @@ def floor(x: TensorLike) -> Tensor:
 
 def ceil(x: TensorLike) -> Tensor:
     """The integer at or above: `−floor(−x)`."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     return neg(floor(neg(x))) if x.dtype.is_float else x
 
 
 def trunc(x: TensorLike) -> Tensor:
     """The integer toward zero: floor of |x|, with the sign of x."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     whole = floor(abs(x))
     return where(less(x, 0), neg(whole), whole) if x.dtype.is_float else x
 
 
 def round(x: TensorLike) -> Tensor:
     """The nearest integer, halves to even: floor, plus 1 above one half and where it is odd."""
-    x = core.as_tensor(x)
+    x = operands.as_tensor(x)
     if not x.dtype.is_float:
         return x
     low = floor(x)
@@ -427,8 +436,8 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
         if n < 0:
             raise ValueError(f"**: {core.describe(a)} to the negative power {n}; use floats")
     if n is not None and float(n).is_integer() and (-64 <= n <= 64 or not a.dtype.is_float):
-        shape = core.broadcast_shapes("**", a.shape, b.shape)
-        whole = core.broadcast_to(_whole_power(a, int(n if n > 0 else -n)), shape)
+        shape = operands.broadcast_shapes("**", a.shape, b.shape)
+        whole = operands.broadcast_to(_whole_power(a, int(n if n > 0 else -n)), shape)
         return whole if n >= 0 else unary("recip", whole)
     return sqrt(a) if n == 0.5 else rsqrt(a) if n == -0.5 else _general_power(a, b)
 

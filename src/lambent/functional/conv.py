@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lambent.functional.operands import TensorLike, as_tensor, promoted
 from lambent.functional.spatial import PerDim, Sizes, each, of_rank, resize, windows
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, TensorLike, as_tensor, at_least, describe, promoted
+from lambent.graph.tensor import Tensor, at_least, describe
 
 
 def conv(

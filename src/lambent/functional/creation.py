@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from lambent.functional.arithmetic import where
+from lambent.functional.operands import cast, constant
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import DType, as_dtype, float32, int64
 from lambent.graph.prove import maximum
-from lambent.graph.tensor import DTypeLike, Scalar, Tensor, cast, constant, iota, view
+from lambent.graph.tensor import DTypeLike, Scalar, Tensor, iota, view
 
 
 def full(shape: object, value: Scalar, dtype: DTypeLike = None) -> Tensor:

@@ -7,18 +7,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lambent.functional.arithmetic import where
+from lambent.functional.operands import (
+    TensorLike,
+    as_tensor,
+    broadcast_shapes,
+    constant,
+)
 from lambent.functional.shaping import expand_ellipsis, getitem
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int8, int64
 from lambent.graph.tensor import (
     DTypeLike,
     Tensor,
-    TensorLike,
     as_axis,
     as_size,
-    as_tensor,
-    broadcast_shapes,
-    constant,
     describe,
     iota,
     view,

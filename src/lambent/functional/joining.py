@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lambent.functional import operands
+from lambent.functional.operands import TensorLike
 from lambent.functional.shaping import flatten, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, TensorLike, as_axis, describe, view
+from lambent.graph.tensor import Tensor, as_axis, describe, view
 
 
 def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
@@ -20,7 +22,7 @@ def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """
     if not tensors:
         raise ValueError("concat: needs at least one tensor")
-    xs = core.promoted(*tensors)
+    xs = operands.promoted(*tensors)
     axis = as_axis("concat", xs[0], axis)
     for x in xs:
         if _others(x, axis) != _others(xs[0], axis) or x.ndim != xs[0].ndim:
@@ -50,7 +52,7 @@ def stack(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     Raises:
         ValueError: nothing to join, or shapes that differ.
     """
-    xs = core.promoted(*tensors) if tensors else ()
+    xs = operands.promoted(*tensors) if tensors else ()
     if any(x.shape != xs[0].shape for x in xs):
         raise ValueError(f"stack: {describe(*xs)} differ in shape")
     return concat([unsqueeze(x, axis) for x in xs], axis)
@@ -116,7 +118,7 @@ def tile(x: Tensor, repeats: Size | Sequence[Size]) -> Tensor:
     sizes = (1,) * (len(counts) - x.ndim) + x.shape
     pairs = list(zip(counts, sizes, strict=True))
     spread = view("reshape", x, tuple(s for _, size in pairs for s in (1, size)))
-    wide = core.broadcast_to(spread, tuple(s for pair in pairs for s in pair))
+    wide = operands.broadcast_to(spread, tuple(s for pair in pairs for s in pair))
     return view("reshape", wide, tuple(r * s for r, s in pairs))
 
 

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 
 from lambent.functional.arithmetic import rsqrt, where
 from lambent.functional.mathematics import as_float
+from lambent.functional.operands import TensorLike, as_tensor, cast, constant, promoted, reduce
 from lambent.functional.reducing import softmax
 from lambent.functional.shaping import flatten, mT, permute, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bool_
-from lambent.graph.tensor import Tensor, TensorLike, as_tensor, constant, describe, iota, view
+from lambent.graph.tensor import Tensor, describe, iota, view
 
 
 def _contract(x: Tensor, axis: int) -> Tensor:
     """The sum over an axis in the dtype of x; of bools `any`."""
     if x.dtype == bool_ and x.shape[axis] == 0:
         return constant(False, shape=x.shape[:axis] + x.shape[axis + 1 :])
-    return core.reduce("max_reduce" if x.dtype == bool_ else "sum_reduce", x, axis)
+    return reduce("max_reduce" if x.dtype == bool_ else "sum_reduce", x, axis)
 
 
 def matmul(x: TensorLike, y: TensorLike) -> Tensor:
@@ -31,7 +32,7 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         ValueError: a scalar, or inner sizes that differ.
     """
-    a, b = core.promoted(x, y)
+    a, b = promoted(x, y)
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"matmul: needs at least 1 dim, got {describe(a, b)}; use *")
     row, column = a.ndim == 1, b.ndim == 1
@@ -65,7 +66,7 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
 
 def dot(x: TensorLike, y: TensorLike) -> Tensor:
     """NumPy's dot: the last dim of x with the second last (or only) of y, as one `matmul`."""
-    a, b = core.promoted(x, y)
+    a, b = promoted(x, y)
     if a.ndim == 0 or b.ndim == 0:
         return a * b
     if b.ndim == 1:
@@ -114,7 +115,7 @@ def einsum(spec: str, *operands: TensorLike) -> Tensor:
         ValueError: a malformed spec, or sizes that differ under one label.
     """
     xs = [as_tensor(x) for x in operands]
-    xs = list(core.promoted(*xs)) if xs else xs
+    xs = list(promoted(*xs)) if xs else xs
     labels, result = _parse(spec, xs)
     pairs = [_without_repeats(x, names) for x, names in zip(xs, labels, strict=True)]
     out, names = pairs[0]
@@ -197,7 +198,7 @@ def attention(
 
     A query that sees no key gives NaN, as the same formula does in NumPy.
     """
-    q, k, v = (as_float(x) for x in core.promoted(query, key, value))
+    q, k, v = (as_float(x) for x in promoted(query, key, value))
     scores = matmul(q, mT(k))
     d = q.shape[-1]
     if scale is not None or not isinstance(d, Dim):
@@ -211,5 +212,5 @@ def attention(
     if mask is not None:
         mask = as_tensor(mask)
         bias = where(mask, scores, -math.inf) if mask.dtype == bool_ else scores + mask
-        scores = core.cast(bias, q.dtype)
+        scores = cast(bias, q.dtype)
     return matmul(softmax(scores, -1), v)

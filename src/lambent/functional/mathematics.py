@@ -8,8 +8,15 @@ from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from lambent.functional.arithmetic import abs, clip, maximum, where
+from lambent.functional.operands import (
+    TensorLike,
+    as_tensor,
+    cast,
+    constant,
+    unary,
+)
 from lambent.graph.dtypes import float32, float64
-from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, contiguous, unary
+from lambent.graph.tensor import Tensor, contiguous
 
 P = ParamSpec("P")
 

@@ -14,6 +14,7 @@ from lambent.functional import (
     indexing,
     joining,
     linalg,
+    operands,
     padding,
     pool,
     shaping,
@@ -28,7 +29,7 @@ from lambent.graph.tensor import Tensor
 
 
 def _casting(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
-    return lambda x: core.cast(x, dtype)
+    return lambda x: operands.cast(x, dtype)
 
 
 class Methods:
@@ -148,7 +149,7 @@ class Methods:
     roll = joining.roll
 
     contiguous = core.contiguous
-    broadcast_to = core.broadcast_to
+    broadcast_to = operands.broadcast_to
     expand = shaping.expand
     permute = shaping.permute
     transpose = shaping.transpose
@@ -165,7 +166,7 @@ class Methods:
     mT = property(shaping.mT)
     T = property(shaping.T)
 
-    astype = to = core.cast
+    astype = to = operands.cast
     half = _casting(dtypes.float16)
     bfloat16 = _casting(dtypes.bfloat16)
     float = _casting(dtypes.float32)

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lambent.functional.operands import TensorLike, as_tensor
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, TensorLike, as_shape, as_tensor, describe
+from lambent.graph.tensor import Tensor, as_shape, describe
 
 NormShape: TypeAlias = "Size | Sequence[Size]"
 Maybe: TypeAlias = "TensorLike | None"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lambent.functional.joining import concat
+from lambent.functional.operands import TensorLike, as_tensor
 from lambent.functional.spatial import resize
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, TensorLike, as_size, as_tensor, describe, view
+from lambent.graph.tensor import Tensor, as_size, describe, view
 
 
 def pad(

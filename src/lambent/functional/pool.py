@@ -9,19 +9,12 @@ from typing import TypeAlias
 import numpy as np
 
 from lambent.functional.arithmetic import where
+from lambent.functional.operands import TensorLike, as_tensor, constant
 from lambent.functional.spatial import PerDim, each, of_rank, resize, windows
 from lambent.graph.dim import Size, exact
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import maximum, minimum
-from lambent.graph.tensor import (
-    Tensor,
-    TensorLike,
-    as_tensor,
-    at_least,
-    constant,
-    describe,
-    iota,
-)
+from lambent.graph.tensor import Tensor, at_least, describe, iota
 
 OutputSize: TypeAlias = "int | Sequence[int | None] | None"
 

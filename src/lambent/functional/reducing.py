@@ -7,11 +7,18 @@ from collections.abc import Sequence
 
 from lambent.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
 from lambent.functional.mathematics import as_float, exp, log
+from lambent.functional.operands import (
+    TensorLike,
+    as_tensor,
+    cast,
+    constant,
+    reduce,
+)
 from lambent.functional.shaping import as_axes, flatten, moveaxis, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
-from lambent.graph.tensor import Tensor, TensorLike, as_tensor, cast, constant, reduce, view
+from lambent.graph.tensor import Tensor, view
 
 Axes = int | Sequence[int] | None
 

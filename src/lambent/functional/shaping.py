@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lambent.functional import operands
+from lambent.functional.operands import constant
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size, exact
 from lambent.graph.prove import maximum, minimum
-from lambent.graph.tensor import Tensor, as_axis, at_least, constant, describe, view
+from lambent.graph.tensor import Tensor, as_axis, at_least, describe, view
 
 
 def as_axes(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -74,7 +76,9 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
     keep = [isinstance(s, int) and s == -1 for s in given]
     if any(keep[:extra]):
         raise ValueError(f"expand: -1 in a new leading dim of {list(given)}, for {describe(x)}")
-    return core.broadcast_to(x, [x.shape[i - extra] if keep[i] else s for i, s in enumerate(given)])
+    return operands.broadcast_to(
+        x, [x.shape[i - extra] if keep[i] else s for i, s in enumerate(given)]
+    )
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:

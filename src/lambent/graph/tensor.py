@@ -1,24 +1,21 @@
 """Tensor: the handle that users build graphs with, and the checked builders of every node.
 
 Nothing runs here. A builder checks dtypes by the rows of `ops.PRIMITIVES` and shapes by
-broadcasting or `views.view_shape`, then asks `node.make` for the node. Everything else is composed
-of these in `functional`; `functional.methods` says what of it is a method or an operator.
+`views.view_shape`, then asks `node.make` for the node. Operands of other dtypes and shapes are
+brought together in `functional.operands`, and everything else is composed in `functional`;
+`functional.methods` says what of it is a method or an operator.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-from collections.abc import Iterable, Sequence
-from functools import reduce as fold
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from lambent.graph.dim import Dim, Size
-from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64, promote
+from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64
 from lambent.graph.node import Node, Weight, make
 from lambent.graph.ops import PRIMITIVES
 from lambent.graph.prove import SYMBOLS_ONLY
@@ -32,7 +29,6 @@ else:
 Scalar: TypeAlias = "bool | int | float"
 DTypeLike: TypeAlias = Any
 """A DType, its name, a Python type, or what NumPy takes for a dtype."""
-TensorLike: TypeAlias = "Tensor | Scalar | Dim | np.ndarray[Any, Any] | Sequence[Any]"
 
 
 class Tensor(Methods):
@@ -131,23 +127,6 @@ def as_axis(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
     return int(axis) % n
 
 
-def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
-    """NumPy's broadcasting. A symbol is never 1, and equals only the same expression.
-
-    Raises:
-        ValueError: two sizes differ and neither is 1.
-    """
-    out: list[Size] = []
-    for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
-        wide = next((size for size in sizes if size != 1), 1)
-        other = next((size for size in sizes if size not in (1, wide)), None)
-        if other is not None:
-            shown = " with ".join(str(list(s)) for s in shapes)
-            raise ValueError(f"{op}: cannot broadcast {shown}: {wide} and {other} differ")
-        out.append(wide)
-    return tuple(out[::-1])
-
-
 # ---- sources ---------------------------------------------------------------------------------
 
 
@@ -160,11 +139,12 @@ def input(name: str, shape: Iterable[Size] | Size, dtype: DTypeLike = float32) -
 
 def weight(name: str, array: Any, dtype: DTypeLike = None) -> Tensor:
     """A named array that belongs to the graph: known when compiling, saved with the program."""
-    array, kind = _as_array(array, dtype)
+    array, kind = as_array(array, dtype)
     return Tensor(make("weight", (), array.shape, kind, Weight(name, array)))
 
 
-def _as_array(value: Any, dtype: DTypeLike) -> tuple[np.ndarray[Any, Any], DType]:
+def as_array(value: Any, dtype: DTypeLike) -> tuple[np.ndarray[Any, Any], DType]:
+    """A NumPy array of anything, and its dtype; Python floats become float32."""
     array = np.asarray(value)
     if dtype is None and array.dtype == np.float64 and not hasattr(value, "dtype"):
         dtype = float32  # Python floats have no width of their own
@@ -172,64 +152,26 @@ def _as_array(value: Any, dtype: DTypeLike) -> tuple[np.ndarray[Any, Any], DType
     return np.asarray(array, dtype=kind.numpy), kind
 
 
-_ARRAYS: WeakValueDictionary[str, Weight] = WeakValueDictionary()
-
-
-def tensor(value: Any, dtype: DTypeLike = None) -> Tensor:
-    """A Tensor from a number, a Dim, nested lists, or an array: anything with `__array__`.
-
-    A number becomes a constant; an array becomes a weight named after its content, so that equal
-    arrays are one. Python floats give float32, Python integers int64.
+def scalar(value: Scalar, dtype: DType) -> Tensor:
+    """One number, of shape ().
 
     Raises:
-        TypeError: for an unsupported dtype, or ragged lists.
+        TypeError, OverflowError: it has no exact place in an integer or bool dtype.
     """
-    if isinstance(value, Tensor):
-        return value if dtype is None else cast(value, dtype)
-    if isinstance(value, (bool, int, float, Dim)):
-        return constant(value, dtype)
-    try:
-        array, kind = _as_array(value, dtype)
-    except ValueError as reason:
-        raise TypeError(f"tensor: no array can be made of this value: {reason}") from None
-    if array.ndim == 0:
-        return constant(array.item() if kind.name != "bfloat16" else float(array), kind)
-    content = f"{kind}{array.shape}".encode() + array.tobytes()
-    name = f"array_{hashlib.sha256(content).hexdigest()[:16]}"
-    held = _ARRAYS.get(name) or _ARRAYS.setdefault(name, Weight(name, array.copy()))
-    return Tensor(make("weight", (), array.shape, kind, held))
-
-
-def constant(value: Scalar | Dim, dtype: DTypeLike = None, shape: Any = ()) -> Tensor:
-    """One number, repeated over a shape by a view. A Dim gives the int64 value of that size.
-
-    Raises:
-        TypeError, OverflowError: the value has no exact place in an integer or bool dtype.
-    """
-    kind = _weak_dtype(value) if dtype is None else as_dtype(dtype)
-    if isinstance(value, Dim):
-        last = iota(value + 1)  # its last element is the size itself
-        out = cast(view("reshape", view("slice", last, ((value, 1, 1),)), ()), kind)
-    else:
-        out = Tensor(make("constant", (), (), kind, _python_scalar(value, kind)))
-    return broadcast_to(out, shape)
-
-
-def _weak_dtype(value: Scalar | Dim) -> DType:
-    return bool_ if isinstance(value, bool) else float32 if isinstance(value, float) else int64
-
-
-def _python_scalar(value: Scalar, dtype: DType) -> Scalar:
     if dtype.is_float:
-        return float(value)
-    if not float(value).is_integer() or (dtype == bool_ and value not in (0, 1)):
+        value = float(value)
+    elif not float(value).is_integer() or (dtype == bool_ and value not in (0, 1)):
         raise TypeError(f"constant: {value} cannot be {dtype} exactly; use another dtype")
-    if dtype == bool_:
-        return bool(value)
-    info = np.iinfo(dtype.numpy)
-    if not info.min <= value <= info.max:
-        raise OverflowError(f"constant: {value} is out of range for {dtype}; cast to a wider dtype")
-    return int(value)
+    elif dtype == bool_:
+        value = bool(value)
+    else:
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= value <= info.max:
+            raise OverflowError(
+                f"constant: {value} is out of range for {dtype}; cast to a wider dtype"
+            )
+        value = int(value)
+    return Tensor(make("constant", (), (), dtype, value))
 
 
 def iota(size: Size) -> Tensor:
@@ -240,24 +182,14 @@ def iota(size: Size) -> Tensor:
 # ---- primitives ------------------------------------------------------------------------------
 
 
-def unary(op: str, x: TensorLike) -> Tensor:
-    """log2, exp2, sin, sqrt or recip of every element. Integers are taken as float32."""
-    x = as_tensor(x)
-    return _primitive(op, x if x.dtype.is_float else contiguous(x, float32))
-
-
-def binary(op: str, x: TensorLike, y: TensorLike) -> Tensor:
-    """add, mul, mod or less_than, broadcast; dtypes promoted, but a bool factor stays a mask.
+def elementwise(op: str, *xs: Tensor) -> Tensor:
+    """A unary or binary primitive of operands of one shape.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes that do not go together.
+        TypeError, ValueError: dtypes that the primitive does not take, shapes that differ.
     """
-    masks = op == "mul" and any(isinstance(v, Tensor) and v.dtype == bool_ for v in (x, y))
-    a, b = (as_tensor(x), as_tensor(y)) if masks else promoted(x, y)
-    return _primitive(op, *broadcast(op, a, b))
-
-
-def _primitive(op: str, *xs: Tensor) -> Tensor:
+    if any(x.shape != xs[0].shape for x in xs):
+        raise ValueError(f"{op}: the shapes of {describe(*xs)} differ; expand them")
     return Tensor(make(op, (x.node for x in xs), xs[0].shape, _result_dtype(op, *xs)))
 
 
@@ -269,25 +201,19 @@ def _result_dtype(op: str, *xs: Tensor) -> DType:
     return dtype
 
 
-def reduce(op: str, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
-    """sum_reduce or max_reduce over one axis; a sum over an axis of size 0 is zeros.
+def reduction(op: str, x: Tensor, axis: int) -> Tensor:
+    """sum_reduce or max_reduce over one axis, which is dropped.
 
     Raises:
-        TypeError, ValueError, IndexError: bool sums, a possibly empty axis of max, no such axis.
+        TypeError, ValueError: bool sums, a possibly empty axis of max.
     """
-    axis = as_axis(op, x, axis)
     dtype = _result_dtype(op, x)
-    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    if op == "max_reduce" and not at_least(size, 1):
+    if op == "max_reduce" and not at_least(x.shape[axis], 1):
         raise ValueError(
             f"{op}: axis {axis} of {describe(x)} may be empty, and an empty maximum has no value; "
             "declare Dim(…, min=1) or take the maximum with a first element"
         )
-    if size == 0:
-        out = constant(0, dtype, before + after)
-    else:
-        out = Tensor(make(op, (x.node,), before + after, dtype, axis))
-    return view("reshape", out, (*before, 1, *after)) if keepdims else out
+    return Tensor(make(op, (x.node,), (*x.shape[:axis], *x.shape[axis + 1 :]), dtype, axis))
 
 
 def contiguous(x: Tensor, dtype: DTypeLike = None) -> Tensor:
@@ -298,66 +224,9 @@ def contiguous(x: Tensor, dtype: DTypeLike = None) -> Tensor:
     return Tensor(make("contiguous", (x.node,), x.shape, dtype))
 
 
-def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
-    """`contiguous` in another dtype; to bool it is `x != 0`; to its own dtype it is x itself."""
-    dtype = as_dtype(dtype)
-    if dtype == x.dtype:
-        return x
-    if dtype != bool_:
-        return contiguous(x, dtype)
-    is_zero = binary("mul", _invert(binary("less_than", x, 0)), _invert(binary("less_than", 0, x)))
-    if x.dtype.is_float:  # NaN, which is not 0, is below nothing: x < 1 tells it from 0
-        is_zero = binary("mul", is_zero, binary("less_than", x, 1))
-    return _invert(is_zero)
-
-
-def _invert(x: Tensor) -> Tensor:
-    return binary("less_than", x, constant(True))
-
-
-# ---- operands --------------------------------------------------------------------------------
-
-
-def as_tensor(x: TensorLike, like: DType | None = None) -> Tensor:
-    """A Tensor of anything that stands for one; a Python number takes the dtype `like`."""
-    return tensor(x, like if isinstance(x, (bool, int, float)) else None)
-
-
-def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
-    """The operands in their common dtype.
-
-    Tensors and arrays promote as in the array API. A Python number is weak: it takes the dtype of
-    the tensors, except that a float makes integers float32 and an int makes bool int64.
-    """
-    strong = [x if isinstance(x, (bool, int, float)) else as_tensor(x) for x in xs]
-    given = [x.dtype for x in strong if isinstance(x, Tensor)]
-    weak = [_weak_dtype(x) for x in strong if not isinstance(x, Tensor)]
-    common = fold(promote, given or weak)
-    dtype = max((common, *weak), key=lambda d: "biuf".index(d.kind))  # the first of equal rank
-    return tuple(cast(x, dtype) if isinstance(x, Tensor) else constant(x, dtype) for x in strong)
-
-
-def broadcast(op: str, *xs: Tensor) -> tuple[Tensor, ...]:
-    """The operands expanded to their common shape."""
-    shape = broadcast_shapes(op, *(x.shape for x in xs))
-    return tuple(broadcast_to(x, shape) for x in xs)
-
-
-# ---- views that broadcasting needs; the others are in functional.shaping --------------------
-
-
 def view(op: str, x: Tensor, attr: Any) -> Tensor:
     """A view by the rules of `graph.views`; one that changes nothing is x itself."""
     shape = view_shape(op, x.shape, attr)
     if shape == x.shape and (op in ("expand", "reshape") or attr == tuple(range(x.ndim))):
         return x
     return Tensor(make(op, (x.node,), shape, x.dtype, attr))
-
-
-def broadcast_to(x: Tensor, *shape: Any) -> Tensor:
-    """Repeat x over new leading dims and over dims of size 1 (a view: nothing is copied)."""
-    target = as_shape("broadcast_to", *shape)
-    extra = len(target) - x.ndim
-    if extra < 0 or broadcast_shapes("broadcast_to", x.shape, target) != target:
-        raise ValueError(f"broadcast_to: {describe(x)} does not broadcast to {list(target)}")
-    return view("expand", view("reshape", x, (1,) * extra + x.shape), target)

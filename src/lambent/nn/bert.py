@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 from lambent.functional.arithmetic import maximum, sqrt
 from lambent.functional.linalg import attention
 from lambent.functional.mathematics import gelu, relu
+from lambent.functional.operands import cast
 from lambent.functional.reducing import mean, sum
-from lambent.graph.tensor import Tensor, at_least, cast, describe
+from lambent.graph.tensor import Tensor, at_least, describe
 from lambent.nn.attention import merge_heads, split_heads
 from lambent.nn.layers import Embedding, LayerNorm, Linear
 from lambent.nn.module import Module, skip_init

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +14,7 @@ from lambent.algebra.egraph import Saturated, count_programs, saturate
 from lambent.algebra.segments import cut
 from lambent.backends.base import get
 from lambent.backends.cpu.cache import cache_dir
-from lambent.graph.dim import Size, symbol_hint, symbols_in
+from lambent.graph.dim import declared, symbols_in
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 from lambent.runtime.build import build
@@ -65,7 +67,7 @@ def compile(
         saturated = {s.key: saturate(s.outputs) for s in segments}
     counts = {s.key: sum(i.key == s.key for i in instances) for s in segments}
     works = [Work(saturated[s.key], counts[s.key]) for s in segments]
-    symbols = _symbols(nodes)
+    symbols = _hints(nodes)
     key = f"{[i.key for i in instances]} {symbols} {seed}"
     db = Database(cache_dir(), backend.device_key())
     try:
@@ -86,7 +88,9 @@ def compile(
         db.close()
     program = programs[best]
     told = report(backend, plans[best], chosen, instances, found, program, times[best])
-    program.manifest = replace(program.manifest, explain=_graph_report(saturated) | told)
+    program.manifest = replace(
+        program.manifest, explain=_graph_report(list(saturated.values())) | told
+    )
     return program
 
 
@@ -106,42 +110,31 @@ def _outputs(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:
 def _check_names(nodes: Sequence[Node]) -> None:
     seen: dict[str, Node] = {}
     for n in topo(nodes):
-        if n.op in ("input", "weight"):
-            name = n.attr if n.op == "input" else n.attr.name
-            other = seen.setdefault(name, n)
-            if other is not n:
-                which = f"two {n.op}s" if n.op == other.op else "an input and a weight"
-                raise ValueError(
-                    f"compile: {which} have the name {name!r}: {other}, {n}; give one of them "
-                    "another name, or put the modules that hold them in one module"
-                )
+        if n.op in ("input", "weight") and seen.setdefault(n.name, n) is not n:
+            other = seen[n.name]
+            which = f"two {n.op}s" if n.op == other.op else "an input and a weight"
+            raise ValueError(
+                f"compile: {which} have the name {n.name!r}: {other}, {n}; give one of them "
+                "another name, or put the modules that hold them in one module"
+            )
 
 
-def _symbols(nodes: Sequence[Node]) -> dict[str, int]:
-    sizes: list[Size] = [d for n in topo(nodes) for d in n.shape]
-    names = frozenset[str]().union(*map(symbols_in, sizes)) if sizes else frozenset()
-    found = {}
-    for atom in sorted(names):
-        name, _, multiple = atom.partition("/")
-        found[name] = symbol_hint(atom) * int(multiple or 1)
-    return found
+def _hints(nodes: Sequence[Node]) -> dict[str, int]:
+    """The sizes to tune for, by name."""
+    atoms = {atom for n in topo(nodes) for d in n.shape for atom in symbols_in(d)}
+    return {s.name: s.hint for s in map(declared, sorted(atoms))}
 
 
-def _graph_report(saturated: Mapping[str, Saturated]) -> dict[str, Any]:
-    stats = [s.stats for s in saturated.values()]
-    rules: dict[str, int] = {}
-    programs = 1
-    for s in saturated.values():
-        programs = min(MOST, programs * count_programs(s))
-        for name, applied in s.stats.rules.items():
-            rules[name] = rules.get(name, 0) + applied
+def _graph_report(saturated: Sequence[Saturated]) -> dict[str, Any]:
+    """Sums over the distinct segments; equal ones count once, as they are searched once."""
+    stats = [s.stats for s in saturated]
     return {
         "e_classes": sum(s.e_classes for s in stats),
         "e_nodes": sum(s.e_nodes for s in stats),
         "rounds": max(s.rounds for s in stats),
         "saturated": all(s.saturated for s in stats),
-        "rules": rules,
-        "programs": programs,
+        "rules": dict(sum((Counter(s.rules) for s in stats), Counter[str]())),
+        "programs": min(MOST, math.prod(map(count_programs, saturated))),
     }
 
 

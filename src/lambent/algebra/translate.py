@@ -105,9 +105,8 @@ class _Translator:
             taken.add(name)
             return Buffer(name, n.dtype, n.shape, weight)
 
-        self.buffer = {n: new(n.attr, n) for n in self.nodes if n.op == "input"}
-        weights = [n for n in self.nodes if n.op == "weight"]
-        self.buffer |= {n: new(n.attr.name, n, weight=True) for n in weights}
+        leaves = [n for op in ("input", "weight") for n in self.nodes if n.op == op]
+        self.buffer = {n: new(n.name, n, n.op == "weight") for n in leaves}
         self.results = {n: new(f"out{i}", n) for i, n in enumerate(self.outputs)}
         for i, n in enumerate(self.nodes):
             if n.op not in SOURCES:

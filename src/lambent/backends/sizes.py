@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lambent.graph.dim import Size, show
@@ -19,18 +18,6 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv,  # s/8: s is a multiple of 8
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A symbol and its range. `source` (input, dim) is linear in it and in no later symbol."""
-
-    name: str
-    low: int
-    high: int
-    multiple: int
-    hint: int
-    source: tuple[int, int]
 
 
 def text(size: Size) -> Text:

@@ -9,6 +9,7 @@ import numpy as np
 from lambent.functional.arithmetic import where
 from lambent.functional.operands import (
     TensorLike,
+    as_axis,
     as_tensor,
     broadcast_shapes,
     constant,
@@ -16,15 +17,7 @@ from lambent.functional.operands import (
 from lambent.functional.shaping import expand_ellipsis, getitem
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int8, int64
-from lambent.graph.tensor import (
-    DTypeLike,
-    Tensor,
-    as_axis,
-    as_size,
-    describe,
-    iota,
-    view,
-)
+from lambent.graph.tensor import DTypeLike, Tensor, as_size, describe, iota, view
 from lambent.graph.views import Shape
 
 _ARRAYS = (Tensor, np.ndarray)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from lambent.functional import operands
-from lambent.functional.operands import TensorLike
+from lambent.functional.operands import TensorLike, as_axis
 from lambent.functional.shaping import flatten, unsqueeze
 from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, as_axis, describe, view
+from lambent.graph.tensor import Tensor, describe, view
 
 
 def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.functional import operands
 from lambent.functional.arithmetic import rsqrt, where
 from lambent.functional.mathematics import as_float
 from lambent.functional.operands import TensorLike, as_tensor, cast, constant, promoted, reduce
 from lambent.functional.reducing import softmax
 from lambent.functional.shaping import flatten, mT, permute, unsqueeze
-from lambent.graph import tensor as core
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bool_
 from lambent.graph.tensor import Tensor, describe, iota, view
@@ -93,7 +93,7 @@ def diagonal(x: TensorLike, axis0: int = 0, axis1: int = 1) -> Tensor:
         ValueError: the same axis twice, or different sizes.
     """
     x = as_tensor(x)
-    a, b = core.as_axis("diagonal", x, axis0), core.as_axis("diagonal", x, axis1)
+    a, b = operands.as_axis("diagonal", x, axis0), operands.as_axis("diagonal", x, axis1)
     if a == b or x.shape[a] != x.shape[b]:
         raise ValueError(f"diagonal: axes {axis0} and {axis1} of {describe(x)} make no square")
     x = permute(x, [i for i in range(x.ndim) if i not in (a, b)] + [a, b])

@@ -21,7 +21,6 @@ from lambent.graph.tensor import (
     Scalar,
     Tensor,
     as_array,
-    as_axis,
     as_shape,
     contiguous,
     describe,
@@ -160,6 +159,14 @@ def broadcast(op: str, *xs: Tensor) -> tuple[Tensor, ...]:
     """The operands expanded to their common shape."""
     shape = broadcast_shapes(op, *(x.shape for x in xs))
     return tuple(broadcast_to(x, shape) for x in xs)
+
+
+def as_axis(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
+    """The axis counted from 0; `extra` more are allowed where an axis is inserted."""
+    n = x.ndim + extra
+    if not isinstance(axis, (int, np.integer)) or not -n <= axis < n:
+        raise IndexError(f"{op}: axis {axis!r} is out of range for {describe(x)}")
+    return int(axis) % n
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:

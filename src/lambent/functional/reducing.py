@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lambent.functional import operands
 from lambent.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
 from lambent.functional.mathematics import as_float, exp, log
 from lambent.functional.operands import (
@@ -175,7 +176,7 @@ def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
         ValueError: an axis that may be empty.
     """
     x = as_tensor(x)
-    at = core.as_axis("argmax", x, axis) if axis is not None else 0
+    at = operands.as_axis("argmax", x, axis) if axis is not None else 0
     flat = flatten(x) if axis is None else x
     best = reduce("max_reduce", flat, at, keepdims=True)
     hit = flat >= best
@@ -222,7 +223,7 @@ def cumsum(x: TensorLike, axis: int, dtype: core.DTypeLike = None) -> Tensor:
     """Running sums: `sum` over j of x[j] masked by j <= i. Integers are summed as int64."""
     x = as_tensor(x)
     x = cast(x, dtype if dtype is not None else x.dtype if x.dtype.is_float else int64)
-    axis = core.as_axis("cumsum", x, axis)
+    axis = operands.as_axis("cumsum", x, axis)
     last = moveaxis(x, axis, -1)
     n = last.shape[-1]
     upto = core.iota(n) < view("reshape", core.iota(n), (n, 1)) + 1

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from lambent.functional import operands
-from lambent.functional.operands import constant
+from lambent.functional.operands import as_axis, constant
 from lambent.graph import tensor as core
 from lambent.graph.dim import Dim, Size, exact
 from lambent.graph.prove import maximum, minimum
-from lambent.graph.tensor import Tensor, as_axis, at_least, describe, view
+from lambent.graph.tensor import Tensor, at_least, describe, view
 
 
 def as_axes(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:

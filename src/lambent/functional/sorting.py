@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lambent.functional.indexing import masked_sum
-from lambent.functional.operands import TensorLike, as_tensor
+from lambent.functional.operands import TensorLike, as_axis, as_tensor
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, as_axis, as_size, at_least, describe, iota
+from lambent.graph.tensor import Tensor, as_size, at_least, describe, iota
 
 
 def sort(x: TensorLike, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ class Atom:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.kind == "symbol":
-            return _declare, (_declared(self.args[0])[0],)
+            return _declare, (declared(self.args[0]),)
         return intern, (self.kind, *self.args)
 
 
@@ -104,8 +104,11 @@ def value(term: Hashable) -> Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Symbol:
-    """A declared symbol. With a multiple m it is m times the atom named `name/m`."""
+class Symbol:
+    """A declared symbol, with its range and the size that the search tunes for.
+
+    With a multiple m it is m times the atom named `name/m`.
+    """
 
     name: str
     low: int
@@ -114,32 +117,30 @@ class _Symbol:
     hint: int
 
 
-_SYMBOLS: dict[str, _Symbol] = {}
+_SYMBOLS: dict[str, Symbol] = {}
 
 
-def _declare(symbol: _Symbol) -> Atom:
+def _declare(symbol: Symbol) -> Atom:
     known = _SYMBOLS.setdefault(symbol.name, symbol)
     if symbol != known:
         raise ValueError(f"Dim {symbol.name!r} is declared as {known}, now {symbol}; rename one")
     return intern("symbol", symbol.name + (f"/{symbol.multiple}" if symbol.multiple > 1 else ""))
 
 
-def _declared(atom: str) -> tuple[_Symbol, int]:
-    """The symbol that an atom `name` or `name/multiple` belongs to, and the multiple."""
-    name, _, multiple = atom.partition("/")
-    return _SYMBOLS[name], int(multiple or 1)
+def declared(atom: str) -> Symbol:
+    """The symbol that an atom `name` or `name/multiple` belongs to."""
+    return _SYMBOLS[atom.partition("/")[0]]
 
 
-def symbol_range(name: str) -> tuple[int, int]:
-    """Least and greatest value of a declared symbol (or of the atom `name/multiple`)."""
-    symbol, unit = _declared(name)
-    return symbol.low // unit, symbol.high // unit
+def symbol_range(atom: str) -> tuple[int, int]:
+    """Least and greatest value of a declared symbol's atom."""
+    symbol = declared(atom)
+    return symbol.low // symbol.multiple, symbol.high // symbol.multiple
 
 
-def symbol_hint(name: str) -> int:
-    """The size that the search tunes for, of a declared symbol (or of the atom)."""
-    symbol, unit = _declared(name)
-    return symbol.hint // unit
+def symbol_hint(atom: str) -> int:
+    """The value of the atom at the size that the search tunes for."""
+    return declared(atom).hint // declared(atom).multiple
 
 
 # ---- expressions -----------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Dim:
         if hint is None:
             hint = _SYMBOLS[name].hint if name in _SYMBOLS else 64
         _, hint, _ = sorted((low, hint // multiple * multiple, high))
-        return _dim({((_declare(_Symbol(name, low, high, multiple, hint)), 1),): multiple})
+        return _dim({((_declare(Symbol(name, low, high, multiple, hint)), 1),): multiple})
 
     __add__ = __radd__ = _method(lambda a, b: _add(a, b))
     __sub__ = _method(lambda a, b: _add(a, b, -1))
@@ -431,12 +432,10 @@ def evaluate(
 def _bound_symbol(atom: str, symbols: Mapping[str, int]) -> int:
     if atom in symbols:
         return symbols[atom]
-    symbol, multiple = _declared(atom)
-    quotient, rest = divmod(symbols[symbol.name], multiple)
+    symbol = declared(atom)
+    quotient, rest = divmod(symbols[symbol.name], symbol.multiple)
     if rest:
-        raise ValueError(
-            f"{symbol.name} must be a multiple of {multiple}, not {symbols[symbol.name]}"
-        )
+        raise ValueError(f"{symbol.name} must be a multiple of {symbol.multiple}")
     return quotient
 
 

@@ -39,6 +39,11 @@ class Node:
     attr: Any
     id: int
 
+    @property
+    def name(self) -> str:
+        """Of an input or a weight."""
+        return str(self.attr.name if self.op == "weight" else self.attr)
+
     def __repr__(self) -> str:
         return f"{self.op}#{self.id}:{self.dtype}[{', '.join(map(str, self.shape))}]"
 

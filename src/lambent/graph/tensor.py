@@ -119,14 +119,6 @@ def as_size(op: str, size: Any) -> Size:
     return size
 
 
-def as_axis(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
-    """The axis counted from 0; `extra` more are allowed where an axis is inserted."""
-    n = x.ndim + extra
-    if not isinstance(axis, (int, np.integer)) or not -n <= axis < n:
-        raise IndexError(f"{op}: axis {axis!r} is out of range for {describe(x)}")
-    return int(axis) % n
-
-
 # ---- sources ---------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from lambent.functional.mathematics import cos, sin
+from lambent.functional.operands import constant, tensor
 from lambent.graph.dtypes import float32
-from lambent.graph.tensor import Tensor, constant, iota, tensor
+from lambent.graph.tensor import Tensor, iota
 
 __all__ = ["Rotary", "rotate"]
 

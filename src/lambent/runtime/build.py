@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from lambent.backends.base import Assembly, Backend, Place, kernel_symbols
-from lambent.backends.sizes import Symbol, text
+from lambent.backends.sizes import text
 from lambent.graph import dim
-from lambent.graph.dim import Atom, Size, symbols_in
+from lambent.graph.dim import Atom, Size, declared, symbols_in
 from lambent.graph.prove import facts
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
@@ -29,7 +29,7 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
     """
     plan = replace(plan, load=(), weights=plan.weights | _loaded(plan, backend))
     check(plan)
-    symbols = _symbols(plan)
+    sources = _sources(plan)
     assembly = assemble(plan)
     library = backend.assemble(assembly)
 
@@ -43,14 +43,15 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
     manifest = Manifest(
         backend.name,
         library.requires,
-        tuple(symbols.values()),
+        tuple(map(declared, sources)),
+        tuple(sources.values()),
         slots("input"),
         slots("output"),
         slots("weight"),
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         text(sum(assembly.blocks)),
-        tuple(text(fact) for fact in facts() if symbols_in(fact) <= symbols.keys()),
+        tuple(text(fact) for fact in facts() if symbols_in(fact) <= sources.keys()),
         {},
     )
     weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in names("weight")]
@@ -82,14 +83,14 @@ def assemble(plan: Plan) -> Assembly:
     places = {name: Place("arena", *at) for name, at in memory.places.items()}
     for kind, names in outside.items():
         places |= {name: Place(kind, i) for i, name in enumerate(names)}
-    return Assembly(plan.steps, places, memory.blocks, tuple(_symbols(plan)))
+    return Assembly(plan.steps, places, memory.blocks, tuple(_sources(plan)))
 
 
 # ---- symbols ---------------------------------------------------------------------------------
 
 
-def _symbols(plan: Plan) -> dict[str, Symbol]:
-    """The symbols by atom, each after those that are needed to learn it from an input's dim.
+def _sources(plan: Plan) -> dict[str, tuple[int, int]]:
+    """The (input, dim) that gives each symbol's atom, after those of the symbols it also needs.
 
     Raises:
         ValueError: one does not follow from the shapes of the inputs.
@@ -114,7 +115,7 @@ def _symbols(plan: Plan) -> dict[str, Symbol]:
                 "inputs; give an input with a dim that is the symbol itself"
             )
         missing -= sources.keys()
-    return {atom: _symbol(atom, at) for atom, at in sources.items()}
+    return sources
 
 
 def _given(size: Size, unknown: set[str]) -> str | None:
@@ -128,9 +129,3 @@ def _given(size: Size, unknown: set[str]) -> str | None:
         case [((Atom("symbol", (str(name),)), 1),)]:
             return name
     return None
-
-
-def _symbol(atom: str, source: tuple[int, int]) -> Symbol:
-    name, _, multiple = atom.partition("/")
-    factor = int(multiple or 1)
-    return Symbol(name, *dim.symbol_range(name), factor, dim.symbol_hint(atom) * factor, source)

@@ -29,9 +29,8 @@ def plan_of(
 ) -> Plan:
     """The plan of a whole graph: for each instance the kernels chosen for its segment."""
     nodes = topo(outputs)
-    weights = {n.attr.name: n.attr.array for n in nodes if n.op == "weight"}
-    named = {n: n.attr for n in nodes if n.op == "input"}
-    named |= {n: n.attr.name for n in nodes if n.op == "weight"}
+    weights = {n.name: n.attr.array for n in nodes if n.op == "weight"}
+    named = {n: n.name for n in nodes if n.op in ("input", "weight")}
     buffers = {name: Buffer(name, n.dtype, n.shape, n.op == "weight") for n, name in named.items()}
     run: list[Step] = []
     load: list[Step] = []
@@ -47,7 +46,7 @@ def plan_of(
             step = Step(kernel.program, tuple(local[b.name] for b in kernel.buffers))
             (load if once else run).append(step)
         named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
-    inputs = tuple(n.attr for n in nodes if n.op == "input")
+    inputs = tuple(n.name for n in nodes if n.op == "input")
     results = tuple(named[n] for n in outputs)
     return Plan(tuple(run), tuple(load), buffers, inputs, results, weights)
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import Executable, get
-from lambent.backends.sizes import Symbol, Text, number
+from lambent.backends.sizes import Text, number
+from lambent.graph.dim import Symbol
 from lambent.graph.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +46,8 @@ class Slot:
 class Manifest:
     """
     device:  of the backend that runs it; `requires`: device features its code uses.
-    symbols: in the order in which the code receives them; one follows from those before it.
+    symbols: in the order in which the code receives them; `sources` (input, dim) of each: a size
+             that is linear in it and in no later symbol.
     weights: that a run reads.
     results: for each output of the graph, ("output" | "input" | "weight", number).
     form:    how outputs are returned: "one", "tuple", or the names of a dict.
@@ -55,6 +57,7 @@ class Manifest:
     device: str
     requires: Sequence[str]
     symbols: Sequence[Symbol]
+    sources: Sequence[tuple[int, int]]
     inputs: Sequence[Slot]
     outputs: Sequence[Slot]
     weights: Sequence[Slot]
@@ -210,8 +213,7 @@ def bind(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:
     """
     values: dict[str, int] = {}
     told: list[str] = []
-    for s in manifest.symbols:
-        i, dim = s.source
+    for s, (i, dim) in zip(manifest.symbols, manifest.sources, strict=True):
         name, size, got = manifest.inputs[i].name, manifest.inputs[i].shape[dim], shapes[i][dim]
         at0, at1 = (number(size, values | {s.name: v}) for v in (0, s.multiple))
         value = Fraction(got - at0, at1 - at0) * s.multiple

@@ -18,12 +18,12 @@ import numpy as np
 
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.backends.cpu.cache import replacing
-from lambent.backends.sizes import Symbol
+from lambent.graph.dim import Symbol
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
 
 FORMAT = "lambent program"
-VERSION = 1
+VERSION = 2
 
 
 class LoadError(ValueError):

@@ -107,6 +107,15 @@ def test_every_member_of_random_graphs(first):
         assert ClassValues(read, buffers_of(tr, inputs, values)).faults() == [], seed
 
 
+def test_what_depends_on_a_size_is_not_known_when_the_weights_are():
+    for n, known in ((4, True), (Dim("fixed_n", 1, 9), False)):
+        repeated = operands.broadcast_to(s.reshape(weight("w", 3), 1, 3), (n, 3))
+        saturated = saturate([total("sum", repeated, 0).node, t.iota(n).node])
+        assert [saturated.classes[root.cls].weights_only for root in saturated.roots] == [known] * 2
+        loads = [e for e in saturated.classes.values() for m in e.nodes if m.op == "in"]
+        assert loads and all(e.weights_only for e in loads)
+
+
 SYMBOLS = ({"eb": 1, "en": 1}, {"eb": 2, "en": 3}, {"eb": 1, "en": 5})
 
 

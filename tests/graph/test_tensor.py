@@ -13,6 +13,7 @@ import lambent as lt
 from lambent.backends.reference.graph import MEANING
 from lambent.graph.node import topo
 from lambent.graph.ops import PRIMITIVES, SOURCES, VIEWS
+from lambent.graph.tensor import elementwise
 
 
 def test_equal_nodes_are_one() -> None:
@@ -93,3 +94,12 @@ def test_zero_sized_dims() -> None:
     for out in x.sum(0), padded, x @ lt.zeros(3, 2), x.mT @ lt.ones(0, 2):
         assert lt.evaluate([out], empty)[0].shape == out.shape
     np.testing.assert_array_equal(lt.evaluate([padded], empty)[0], np.full((2, 3), 2.0))
+
+
+def test_builders_take_operands_that_go_together() -> None:
+    x, y, i = lt.input("x", (2, 3)), lt.input("y", (3,)), lt.input("i", (2, 3), "int32")
+    with pytest.raises(ValueError, match=r"add: the shapes of .* differ"):
+        elementwise("add", x, y)
+    with pytest.raises(TypeError, match="add: needs two operands of one dtype"):
+        elementwise("add", x, i)
+    assert elementwise("add", x, x).node is (x + x).node

@@ -20,7 +20,7 @@ from lambent.graph.dtypes import bfloat16, bool_, float32
 from lambent.kernel.kernel import Buffer
 from lambent.runtime.build import build
 from lambent.runtime.plan import Plan
-from lambent.runtime.save import LoadError, load
+from lambent.runtime.save import VERSION, LoadError, load
 
 S = Dim("save_s", 1, 64)
 
@@ -98,7 +98,7 @@ def test_every_dtype_of_weights_is_kept(tmp_path: Path) -> None:
 def test_a_file_holds_no_pickle(saved: Path) -> None:
     with zipfile.ZipFile(saved) as archive:
         assert sorted(archive.namelist()) == ["library", "manifest.json", "weights/0.npy"]
-        assert json.loads(archive.read("manifest.json"))["version"] == 1
+        assert json.loads(archive.read("manifest.json"))["version"] == VERSION
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, 100, 1000, -1, -30, -500])

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lambent.graph.dim import Size, axis, exact
 from lambent.graph.node import Node, above
-from lambent.graph.ops import REDUCE, VIEWS
+from lambent.graph.ops import REDUCE
 from lambent.graph.prove import Prover
-from lambent.graph.views import reshape_groups, view_index
+from lambent.graph.views import reshape_groups, source_index
 
 DimAxes = tuple[tuple[int, ...], ...]
 """For every dim of a node, its axes, outermost first (none for a dim of size 1)."""
@@ -81,11 +81,7 @@ def _same_dims(n: Node, source: Node) -> Iterator[tuple[Sequence[int], Sequence[
             yield range(j0, j1), range(i0, i1)
         return
     index: tuple[Size, ...] = tuple(0 if size == 1 else axis(i) for i, size in enumerate(n.shape))
-    read = index
-    if n.op in REDUCE:
-        read = (*index[: n.attr], 0, *index[n.attr :])
-    elif n.op in VIEWS:
-        read, _ = view_index(n.op, n.attr, source.shape, n.shape, index, Prover())
+    read, _ = source_index(n, index, 0, Prover())
     for i, here in enumerate(index):
         for j, there in enumerate(read):
             if here == there and n.shape[i] == source.shape[j]:

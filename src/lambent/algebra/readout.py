@@ -84,7 +84,7 @@ def read_rows(session: Session) -> Rows:
             key = tuple(plain[sort](v) for sort, v in given if sort in plain)
             kids = tuple(v for sort, v in given if sort not in plain)
             new = Row(op, _args(op, key, session.bits.extents), key, kids, row.output)
-            if op == "val" and head == "Next" and isinstance(new.args[0], int):
+            if head == "Next" and isinstance(new.args[0], int):
                 new.op, new.args = "const", (Fraction(new.args[0]), 0)
             elif head == "Next" and dtype[new.of] != int64:  # a symbolic number, as a float
                 size = Row(op, new.args, key, (), (head, key[0]))

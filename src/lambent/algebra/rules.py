@@ -48,7 +48,6 @@ UNARY = "/".join(op.capitalize() for op in term.UNARY if op != "cast")
 BINARY = "/".join(op.capitalize() for op in term.BINARY)
 INDEX = "IAdd/IMulI/IDiv/IMin/IMax"
 
-
 _WORDS = {
     "ZERO": "(bigrat (bigint 0) (bigint 1))",
     "ONE": "(bigrat (bigint 1) (bigint 1))",

@@ -23,7 +23,7 @@ from lambent.graph.dtypes import DType, bool_, int64
 from lambent.graph.node import Node, topo
 from lambent.graph.ops import REDUCE, SOURCES, VIEWS
 from lambent.graph.prove import Prover
-from lambent.graph.views import view_index
+from lambent.graph.views import source_index
 
 Index = tuple[Size, ...]
 Conditions = Iterable[tuple[Size, Size]]
@@ -173,15 +173,9 @@ class _Translator:
         self, n: Node, index: Index
     ) -> tuple[list[tuple[Node, Index]], Conditions, tuple[int, ...]]:
         """(operand, its index) of each operand, validity of a view, axes bound by a reduction."""
-        valid: Conditions = ()
-        bound: tuple[int, ...] = ()
-        if n.op in VIEWS:
-            source = n.srcs[0]
-            index, valid = view_index(n.op, n.attr, source.shape, n.shape, index, self.prover)
-        elif n.op in REDUCE:
-            bound = self._bound(n, index)
-            index = (*index[: n.attr], mixed_radix(bound, self.extents), *index[n.attr :])
-        return [(s, index) for s in n.srcs], valid, bound
+        bound = self._bound(n, index) if n.op in REDUCE else ()
+        read, valid = source_index(n, index, mixed_radix(bound, self.extents), self.prover)
+        return [(s, read) for s in n.srcs], valid, bound
 
     def _bound(self, n: Node, index: Index) -> tuple[int, ...]:
         """Names for the bound axes: those of the source, but none that the index has (capture)."""

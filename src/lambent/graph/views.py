@@ -19,7 +19,8 @@ from math import prod
 from typing import Any
 
 from lambent.graph.dim import Refused, Size, axis
-from lambent.graph.ops import VIEWS
+from lambent.graph.node import Node
+from lambent.graph.ops import REDUCE, VIEWS
 from lambent.graph.prove import SYMBOLS_ONLY, Prover, maximum
 
 Shape = tuple[Size, ...]
@@ -166,6 +167,18 @@ def view_index(
         read = index[dim] * stride + index[-1] * dilation
         return (*index[:dim], read, *index[dim + 1 : -1]), ()
     raise ValueError(f"{op}: not a view; the views are {', '.join(VIEWS)}")
+
+
+def source_index(
+    n: Node, index: Shape, bound: Size, prover: Prover
+) -> tuple[Shape, tuple[tuple[Size, Size], ...]]:
+    """The index at which a node reads its operands, and where that is valid.
+
+    bound: the index along the axis that a reduction drops.
+    """
+    if n.op in VIEWS:
+        return view_index(n.op, n.attr, n.srcs[0].shape, n.shape, index, prover)
+    return (*index[: n.attr], bound, *index[n.attr :]) if n.op in REDUCE else index, ()
 
 
 def _reshape_index(source: Shape, shape: Shape, index: Shape, prover: Prover) -> Shape:

@@ -127,7 +127,7 @@ def test_flipped_bytes_never_crash_and_never_pass_unnoticed(saved: Path, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 99}, "format 99, this lambent reads 1"),
+        ({"version": 99}, f"format 99, this lambent reads {VERSION}"),
         ({"format": "other"}, "not a lambent program"),
         ({"device": "abacus"}, "for device 'abacus'; this lambent has cpu"),
         ({"requires": ["Linux-mips"]}, "another CPU; this one lacks Linux-mips"),

@@ -197,6 +197,7 @@ from lambent.graph.tensor import Tensor, contiguous, input, iota, weight
 
 if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
+    from lambent.frontends.onnx.build import from_onnx
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
 
@@ -274,6 +275,7 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "from_onnx",
     "full",
     "full_like",
     "gather",
@@ -390,6 +392,7 @@ _LATER = {
     "Program": "lambent.runtime.program",
     "compile": "lambent.compiler",
     "evaluate": "lambent.backends.reference.graph",
+    "from_onnx": "lambent.frontends.onnx.build",
     "load": "lambent.runtime.save",
 }
 """What is imported on first use, as building a graph does not need it: name → module."""

@@ -1,0 +1,1 @@
+"""ONNX models as lambent graphs, and lambent graphs as ONNX models."""

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lambent as lt
 
-F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+F, INT, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
 def info(name: str, shape: Sequence[Any] | None, kind: int = F) -> onnx.ValueInfoProto:
@@ -20,10 +20,10 @@ def info(name: str, shape: Sequence[Any] | None, kind: int = F) -> onnx.ValueInf
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     """A node with operands and results by name, named after its operator and first result."""
-    ins, outs = inputs.replace("_", "").split(","), outputs.split(",")
+    ins, outs = inputs.split(","), outputs.split(",")
     name = f"{op}_{outs[0]}"
     domain = attributes.pop("domain", "")
-    return helper.make_node(op, [i for i in ins] if inputs else [], outs, name, domain=domain, **attributes)
+    return helper.make_node(op, ins if inputs else [], outs, name, domain=domain, **attributes)
 
 
 def model(
@@ -36,7 +36,8 @@ def model(
 ) -> onnx.ModelProto:
     arrays = [numpy_helper.from_array(np.asarray(a), n) for n, a in (weights or {}).items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, arrays)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, **more)
 
 
 def ours(m: Any, arrays: Mapping[str, Any], **options: Any) -> list[np.ndarray]:

@@ -75,8 +75,8 @@ def _case(test: Any) -> Case | None:
     if not names <= ELEMENT_TYPES or training or any(o.startswith(OTHER_TYPES) for o in operators):
         return None
     inputs, outputs = ([_array(a) for a in arrays] for arrays in test.data_sets[0])
-    name, _, expanded = test.name.partition("_expanded")
-    operator = graph.node[0].op_type if not expanded and len(graph.node) == 1 else "bodies"
+    body = "_expanded" in test.name or len(graph.node) != 1
+    operator = "bodies" if body else graph.node[0].op_type
     keys = [entry.name for entry in graph.input]
     return Case(
         test.name, operator, max(opsets.values()), test.model,
@@ -139,14 +139,20 @@ def report(outcomes: list[Outcome]) -> str:
     newer = [o for o in outcomes if o.case.opset > NEWEST]
     passed = sum(o.verdict == "passed" for o in newer)
     lines = [
-        "# ONNX operators", "",
-        "Written by `python tests/frontends/onnx/node_cases.py --write docs/onnx.md`; do not edit.", "",
-        "Of ONNX's own node tests of float32, bool and integer tensors up to opset "
-        f"{NEWEST}, {counts['passed']} of {len(own)} pass ({ratio(outcomes):.1%}), "
-        f"{counts['refused']} are refused and {counts['wrong']} are wrong. Of those of newer "
-        f"opsets {passed} of {len(newer)} pass. \"bodies\" are operators spelled out by ONNX itself.",
-        "", "## What is refused", "", "| tests | operator | reason |", "|---|---|---|",
-    ]  # fmt: skip
+        "# ONNX operators",
+        "",
+        "Written by `python tests/frontends/onnx/node_cases.py --write docs/onnx.md`.",
+        "",
+        f"Of ONNX's own node tests of float32, bool and integer tensors up to opset {NEWEST}, "
+        f"{counts['passed']} of {len(own)} pass ({ratio(outcomes):.1%}), {counts['refused']} are "
+        f"refused and {counts['wrong']} are wrong. Of those of newer opsets {passed} of "
+        f'{len(newer)} pass. Under "bodies" are operators that ONNX spells out by others.',
+        "",
+        "## What is refused",
+        "",
+        "| tests | operator | reason |",
+        "|---|---|---|",
+    ]
     reasons: dict[tuple[str, str], list[str]] = {}
     for o in outcomes:
         if o.verdict != "passed":
@@ -157,8 +163,12 @@ def report(outcomes: list[Outcome]) -> str:
         lines.append(f"| {len(names)} | {operator} | {reason} |")
     lines += ["", "## Operators with a row of their own", "", "| operator | note |", "|---|---|"]
     lines += [f"| {name} | {row.note} |" for (_, name), row in sorted(TABLE.items())]
-    lines += ["", "Operators that ONNX defines by others need no row: their bodies are imported.", ""]
-    return "\n".join(lines)
+    lines += [
+        "",
+        "Operators that ONNX defines by others need no row: their bodies are imported.",
+        "",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def main(arguments: list[str]) -> None:

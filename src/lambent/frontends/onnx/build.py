@@ -307,9 +307,11 @@ class Build:
         advice = ADVICE.get(node.op_type, "docs/onnx.md lists those that are")
         if domain not in self.opsets:
             raise OnnxError(f"the model imports no opset of the domain {domain!r}")
-        opset = self.opsets[domain]
+        opset, newest = self.opsets[domain], defs.onnx_opset_version()
         if domain:
             raise OnnxError(f"operators of the domain {domain!r} are not supported")
+        if not 1 <= opset <= newest:
+            raise OnnxError(f"opset {opset}: the installed package onnx knows 1 to {newest}")
         try:
             schema = defs.get_schema(node.op_type, opset, domain)
         except defs.SchemaError:

@@ -12,9 +12,10 @@ import lambent as lt
 from lambent.frontends.onnx.known import Known, known
 from lambent.frontends.onnx.node import At, Built, Row, one
 from lambent.functional.indexing import masked_sum
+from lambent.functional.operands import as_axis, constant
 from lambent.functional.pool import lowest
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, constant
+from lambent.graph.tensor import Tensor, as_size, at_least
 
 # ---- reading ---------------------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ def _flattened(
 
 def _one_hot(at: At, indices: Tensor, depth: Any, values: Tensor) -> Tensor:
     depth = one(depth)
-    size = lt.graph.tensor.as_size("OneHot", int(depth) if isinstance(depth, float) else depth)
+    size = as_size("OneHot", int(depth) if isinstance(depth, float) else depth)
     index = indices.astype("int64")
     index = lt.where(index < 0, index + constant(size, lt.int64), index)
     hits = index.unsqueeze(-1) == lt.iota(size)
@@ -80,7 +81,7 @@ def _compress(at: At, x: Tensor, condition: Any) -> Tensor:
     axis = at.get("axis")
     x, axis = (x.flatten(), 0) if axis is None else (x, axis)
     size = x.shape[axis]
-    at.need(not keep or lt.graph.tensor.at_least(size - 1 - keep[-1], 0), "it is longer than x")
+    at.need(not keep or at_least(size - 1 - keep[-1], 0), "it is longer than x")
     return lt.take(x, np.array(keep, np.int64), axis)
 
 
@@ -132,7 +133,7 @@ def _reduction(at: At, updates: Tensor) -> _Fold:
 
 
 def _scatter_elements(at: At, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    axis = lt.graph.tensor.as_axis("ScatterElements", x, at["axis"])
+    axis = as_axis("ScatterElements", x, at["axis"])
     at.need(indices.shape == updates.shape and indices.ndim == x.ndim, "indices and updates differ")
     name = at.get("reduction", "none")
     if name in ("none", "add"):
@@ -159,7 +160,7 @@ def _scatter_nd(at: At, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
 
 def _tensor_scatter(at: At, x: Tensor, update: Tensor, start: Tensor | None) -> Tensor:
     """The update as rows of x along an axis, from a start of each batch on."""
-    axis = lt.graph.tensor.as_axis("TensorScatter", x, at["axis"])
+    axis = as_axis("TensorScatter", x, at["axis"])
     at.need(axis > 0, "the axis is the batch")
     n, count = x.shape[axis], update.shape[axis]
     first = lt.zeros(x.shape[0], dtype="int64") if start is None else start.astype("int64")
@@ -182,7 +183,7 @@ def _top_k(at: At, x: Tensor, k: Any) -> list[Tensor]:
 
 def _arg(find: Callable[..., Tensor]) -> Callable[[At, Tensor], Tensor]:
     def build(at: At, x: Tensor) -> Tensor:
-        axis = lt.graph.tensor.as_axis("ArgMax", x, at["axis"])
+        axis = as_axis("ArgMax", x, at["axis"])
         if not at.get("select_last_index", 0):
             return find(x, axis, keepdims=bool(at["keepdims"]))
         back = find(x.flip(axis), axis, keepdims=bool(at["keepdims"]))
@@ -193,7 +194,7 @@ def _arg(find: Callable[..., Tensor]) -> Callable[[At, Tensor], Tensor]:
 
 def _hardmax(at: At, x: Tensor) -> Tensor:
     if at.version < 13:
-        axis = lt.graph.tensor.as_axis("Hardmax", x, at["axis"])
+        axis = as_axis("Hardmax", x, at["axis"])
         flat = x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
         return _hot(flat, -1).reshape(x.shape)
     return _hot(x, at["axis"])

@@ -8,8 +8,9 @@ import lambent as lt
 from lambent.frontends.onnx.node import At, Row
 from lambent.frontends.onnx.read import dtype_of
 from lambent.frontends.onnx.spatial import convolution
+from lambent.functional.operands import as_axis
 from lambent.graph.dtypes import DType
-from lambent.graph.tensor import Tensor, as_axis
+from lambent.graph.tensor import Tensor
 
 
 def exact_divide(a: Tensor, b: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 import lambent as lt
 from lambent.frontends.onnx.known import Known, known
 from lambent.frontends.onnx.node import At, Row, of, one
+from lambent.functional.operands import as_axis, constant
 from lambent.functional.pool import lowest
-from lambent.graph.tensor import Tensor, as_axis, constant
+from lambent.graph.tensor import Tensor
 
 Reduce = Callable[[Tensor, Sequence[int], bool], Tensor]
 

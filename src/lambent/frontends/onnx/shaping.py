@@ -12,8 +12,9 @@ from lambent.frontends.onnx.known import SMALL, Known, as_known, known
 from lambent.frontends.onnx.node import At, Row, of, one
 from lambent.frontends.onnx.read import dtype_of
 from lambent.functional.joining import concat
+from lambent.functional.operands import broadcast_shapes, constant
 from lambent.graph.dim import Size
-from lambent.graph.tensor import Tensor, constant
+from lambent.graph.tensor import Tensor
 
 # ---- shapes ----------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ def _slice_known(at: At, x: Known, *more: Known | None) -> Known:
 
 
 def _expand(at: At, x: Tensor, shape: list[Size]) -> Tensor:
-    both = lt.graph.tensor.broadcast_shapes("Expand", x.shape, tuple(shape))
+    both = broadcast_shapes("Expand", x.shape, tuple(shape))
     return x.broadcast_to(both)
 
 

@@ -10,11 +10,12 @@ import lambent as lt
 from lambent.frontends.onnx.errors import OnnxError
 from lambent.frontends.onnx.node import At, Row, of
 from lambent.functional.conv import conv, conv_transpose
+from lambent.functional.operands import as_axis, constant
 from lambent.functional.pool import lowest
 from lambent.functional.spatial import resize, windows
 from lambent.graph.dim import Size
 from lambent.graph.prove import maximum, minimum
-from lambent.graph.tensor import Tensor, as_axis, constant
+from lambent.graph.tensor import Tensor
 
 Pads = list[tuple[Size, Size]]
 

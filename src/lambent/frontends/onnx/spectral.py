@@ -12,10 +12,11 @@ from lambent.frontends.onnx.errors import OnnxError
 from lambent.frontends.onnx.known import Known, known
 from lambent.frontends.onnx.node import At, Row, one
 from lambent.frontends.onnx.read import dtype_of
+from lambent.functional.operands import as_axis
 from lambent.functional.spatial import resize
 from lambent.graph.dim import Size
 from lambent.graph.dtypes import DType
-from lambent.graph.tensor import Tensor, as_axis
+from lambent.graph.tensor import Tensor
 
 
 def _angles(rows: Size, n: int, dtype: DType) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from lambent.search.cover import Option, Problem, solve
 from lambent.search.enumerate import Candidate, Candidates, enumerate_kernels
 from lambent.search.space import Prices
 
-PRICES = Prices(fma=1e-11, map=1e-11, math=6e-11, byte=2e-11, launch=1e-6)
+PRICES = Prices(op=1e-11, byte=2e-11, launch=1e-6)
 
 
 def found(graph: Any, keep: int = 24) -> Candidates:
@@ -181,7 +181,7 @@ def test_work_counts_shared_terms_once() -> None:
         3,
     )
     whole = [k for k in enumerate_kernels(s, PRICES).candidates if not k.leaves]
-    assert min(k.work for k in whole) < 1.1 * 8000 * PRICES.map
+    assert min(k.work for k in whole) < 1.1 * 8000 * PRICES.op
 
 
 def test_gathered_indices_are_part_of_a_body() -> None:

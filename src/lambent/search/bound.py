@@ -27,9 +27,8 @@ from lambent.graph.dim import (
 )
 from lambent.graph.dtypes import DType, float32
 from lambent.kernel.kernel import Buffer, Kernel
-from lambent.search.space import TRANSCENDENTAL, Prices
+from lambent.search.space import MATH, TRANSCENDENTAL, Prices
 
-MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
 FREE = frozenset(("in", "const", "inf", "nan", "val", "mask", "cast", "not"))  # cost nothing
 INDEX = frozenset(("val", "less", "eq", "mask", "not", "const", "add", "mul", "mod"))
 LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
@@ -50,7 +49,7 @@ def prices(calibration: Calibration, total_bytes: float) -> Prices:
     flops = rate(calibration, float32)
     levels = calibration.levels
     byte = 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
-    return Prices(2 / flops, 1 / flops, MATH / flops, byte, calibration.launch)
+    return Prices(1 / flops, byte, calibration.launch)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,6 @@ from lambent.search.space import (
 )  # fmt: skip
 
 MAX_REDUCTIONS = 6  # reductions fused in one kernel
-SLACK = 4.0  # a body this much slower than the cheapest plan of its class is in no best plan
 KERNELS = 0.5  # the share of kept bodies that become kernels; all of them are parts of others
 NEAR = 0.05  # ranks that differ by less are equally good
 SAME = 1 + 1e-9  # work that differs less is the same
@@ -267,17 +266,15 @@ class _Search:
 
     def kept(self, c: int, found: dict[Key, Body]) -> dict[Key, Body]:
         """The basic body, and the best that no other of fewer leaves and less work beats."""
-        most = SLACK * min(self.rank(b.leaves, b.work) for b in found.values())
         kept: dict[Key, Body] = {}
         for key in self.ranked({key: b.work for key, b in found.items()}):
             b = found[key]
-            slow = max(b.work, self.leaf_costs(b.leaves)[0]) > most
             beaten = any(
                 k.leaves & ~b.leaves == 0 and k.work <= b.work * SAME for k in kept.values()
             )
-            if b.basic or not (slow or beaten or len(kept) >= self.keep):
+            if b.basic or not (beaten or len(kept) >= self.keep):
                 kept[key] = b
-            elif not (slow or beaten):
+            elif not beaten:
                 self.capped.add(c)
         return kept
 

@@ -23,8 +23,9 @@ from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer
 from lambent.search.flatten import ONE, Const, Multiset, bits, families, flatten, times
 
-SLACK = 0.5  # how much of the cheapest program's time a detour may waste, by optimistic times
+MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
 TRANSCENDENTAL = frozenset(("exp2", "log2", "sin", "sqrt", "recip"))
+FREE = frozenset(("in", "const", "inf", "nan", "val"))
 PRODUCTS = ("mul", "sum", "fold", "part")  # alternatives that hold a multiset of factors
 EPSILON = 1e-12  # seconds; makes every step cost something, so that cheapest bodies have no cycle
 
@@ -32,9 +33,7 @@ EPSILON = 1e-12  # seconds; makes every step cost something, so that cheapest bo
 class Prices(NamedTuple):
     """Seconds for one unit, of optimistic figures of the device (see `bound.prices`)."""
 
-    fma: float
-    map: float
-    math: float
+    op: float
     byte: float
     launch: float
 
@@ -74,13 +73,12 @@ class Space:
     packed: set[int] = field(default_factory=set)  # weights that no product wants as they are
     by_name: dict[str, int] = field(default_factory=dict)
     family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
+    chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
+    roots: dict[str, int] = field(default_factory=dict)
+    _sizes: tuple[int, ...] = ()
 
     def volume(self, mask: int) -> float:
         return _volume(mask, self._sizes)
-
-    chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
-    total: float = 0.0  # seconds of the cheapest DAG of all outputs
-    _sizes: tuple[int, ...] = ()
 
     def weights(self, cls: int) -> bool:
         return self.source.classes[cls].weights_only
@@ -120,8 +118,7 @@ class Space:
 
     def compute(self, cls: int) -> bool:
         """Whether the class needs arithmetic on something else than indices and constants."""
-        ops = {n.op for n in self.source.classes[cls].nodes}
-        return not ops & {"in", "const", "inf", "nan", "val"}
+        return FREE.isdisjoint(n.op for n in self.source.classes[cls].nodes)
 
 
 @cache
@@ -141,13 +138,15 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     free = {c: mask_of(e.free) for c, e in source.classes.items()}
     space = Space(source, prices, free, _sizes=sizes)
     space.family = families(source)
+    space.roots = {r.name: r.cls for r in source.roots}
     flat = {op: flatten(source, op) for op in ("mul", "add")}
     merged = {op: _weight_groups(space, flat[op]) for op in flat}
     for c in source.classes:
         space.alts[c] = tuple(_alternatives(source, c, flat, merged))
     _price(space, space.alts)
-    _price(space, _throughfamilies(space))
-    _prune(space)
+    _price(space, _through_chiefs(space))
+    for c, alts in space.alts.items():  # what nothing computes is in no program
+        space.alts[c] = tuple(a for a in alts if all(k in space.cost for k in _needs(space, a)))
     groups = _choose_stored(space, flat["mul"])
     for c, alts in space.alts.items():
         more = (b for a in alts if a.op in PRODUCTS for b in _grouped(a, groups) if c not in b.kids)
@@ -264,27 +263,21 @@ def sides(space: Space, factors: Sequence[int]) -> list[list[int]]:
 
 def own_cost(space: Space, c: int, alt: Alt) -> float:
     """Seconds of the arithmetic of one alternative, operands not included."""
-    p, volume = space.prices, space.volume
-    out = volume(space.free[c])
-    scale = out * p.map if alt.const != ONE and alt.op != "mul" else 0.0
-    if alt.op in REDUCTIONS:
-        axes = mask_of(alt.args[0])
-        whole = volume(_union(space, alt.kids) | axes)
-        if alt.op == "max":
-            return whole * p.map
-        factors = alt.kids if alt.op == "sum" else alt.kids[1:]
-        work = scale + _contract(space, factors, whole)
-        if alt.op != "sum":
-            work += volume(space.free[alt.kids[0]]) * (2 * p.map + p.math)
-        return work
-    if alt.op == "mul":
-        extra = min(volume(space.free[k]) for k in alt.kids) if alt.const != ONE else 0.0
-        return extra * p.map + _product(space, alt.kids)
-    if alt.op == "add":
-        return _product(space, alt.kids)
-    if alt.op in ("in", "const", "inf", "nan", "val"):
-        return 0.0
-    return out * (p.math if alt.op in TRANSCENDENTAL else p.map)
+    out, (front, factors) = space.volume(space.free[c]), _factors(alt)
+    scaled = alt.const != ONE
+    if alt.op in FREE:
+        work = 0.0
+    elif alt.op in ("mul", "add"):
+        least = min(space.volume(space.free[k]) for k in factors)
+        work = _product(space, factors) + scaled * least
+    elif alt.op in REDUCTIONS:  # a product and its sum: two operations
+        whole = space.volume(_union(space, alt.kids) | mask_of(alt.args[0]))
+        groups = [[factors[i] for i in g] for g in sides(space, factors)]
+        work = sum(_product(space, g) for g in groups) + len(groups) * whole + scaled * out
+        work += sum(space.volume(space.free[a]) * (2 + MATH) for a in front)
+    else:
+        work = out * (MATH if alt.op in TRANSCENDENTAL else 1.0)
+    return work * space.prices.op
 
 
 def _union(space: Space, kids: Iterable[int]) -> int:
@@ -295,45 +288,23 @@ def _union(space: Space, kids: Iterable[int]) -> int:
 
 
 def _product(space: Space, kids: Iterable[int]) -> float:
-    """Elementwise product (or sum) of operands, smallest first."""
+    """Operations of an elementwise product (or sum) of operands, smallest first."""
     ordered = sorted(kids, key=lambda c: (space.volume(space.free[c]), c))
     mask, work = space.free[ordered[0]], 0.0
     for k in ordered[1:]:
         mask |= space.free[k]
-        work += space.volume(mask) * space.prices.map
+        work += space.volume(mask)
     return work
 
 
-def _contract(space: Space, factors: Sequence[int], whole: float) -> float:
-    split = [[factors[i] for i in g] for g in sides(space, factors)]
-    inner = sum(_product(space, g) for g in split if len(g) > 1)
-    if len(split) == 1:
-        if len(split[0]) < 2:
-            return whole * space.prices.map
-        last = space.volume(_union(space, split[0]))  # that product is multiplied and added at once
-        return inner - last * space.prices.map + whole * space.prices.fma
-    return inner + (len(split) - 2) * whole * space.prices.map + whole * space.prices.fma
-
-
-def _throughfamilies(space: Space) -> dict[int, tuple[Alt, ...]]:
+def _through_chiefs(space: Space) -> dict[int, tuple[Alt, ...]]:
     """Of reductions equal up to a constant only the cheapest reduces; the others scale it.
 
     Without this the greedy DAG folds constants in weights and runs a product twice.
     """
     reductions = [c for c in space.cost if any(a.op in REDUCTIONS for a in space.alts[c])]
-    scales = Counter(
-        a.kids[0] for c in reductions for a in space.alts[c] if a.op == "mul" and len(a.kids) == 1
-    )
-    for c in sorted(reductions, key=lambda c: (-scales[c], space.cost[c], c)):
+    for c in sorted(reductions, key=lambda c: (space.cost[c], c)):
         space.chief.setdefault(space.family[c], c)
-    shapes = {c: {(a.op, a.args, a.kids) for a in space.alts[c]} for c in space.chief.values()}
-    for c in reductions:  # the chief's own reductions, scaled, are that chief, scaled
-        chief = space.chief[space.family[c]]
-        if c != chief and any(a.kids == (chief,) for a in space.alts[c]):
-            space.alts[c] = tuple(
-                a for a in space.alts[c]
-                if a.op not in REDUCTIONS or (a.op, a.args, a.kids) not in shapes[chief]
-            )  # fmt: skip
     alts = dict(space.alts)
     for c in reductions:
         scaled = tuple(a for a in alts[c] if a.op == "mul" and a.kids == (space.chief_of(c),))
@@ -347,73 +318,60 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
     Relaxation to the fixpoint (the "faster greedy DAG" of extraction gym): every class carries
     the classes that its cheapest DAG computes, with what each costs there.
     """
-    roots = {r.name: r.cls for r in space.source.roots}
     paid: dict[int, dict[int, float]] = {}
     users: dict[int, set[int]] = {}
     space.cost, space.best = {}, {}
-    for c, alts in alternatives.items():
-        for k in {k for a in alts for k in _needs(a, roots)}:
+    ways = {
+        c: [(a, _needs(space, a), _own_and_loads(space, c, a)) for a in alts]
+        for c, alts in alternatives.items()
+    }
+    for c, all_of_it in ways.items():
+        for k in {k for _, needs, _ in all_of_it for k in needs}:
             users.setdefault(k, set()).add(c)
-    own = {c: [_own_and_bytes(space, c, a, roots) for a in alternatives[c]] for c in alternatives}
-    dirty = sorted(alternatives)
+    dirty = sorted(ways)
     while dirty:
         changed: set[int] = set()
         for c in dirty:
-            for alt, base in zip(alternatives[c], own[c], strict=True):
-                needs = _needs(alt, roots)
+            for alt, needs, own in ways[c]:
                 if any(k not in paid or c in paid[k] for k in needs):
                     continue
                 parts: dict[int, float] = {}
                 for k in needs:
                     parts.update(paid[k])
-                total = base + sum(parts.values())
+                total = own + sum(parts.values())
                 if total < space.cost.get(c, math.inf) * (1 - 1e-9):
                     load = space.bytes(c) * space.prices.byte + EPSILON
                     packed = space.weights(c) and load < total
                     space.cost[c], space.best[c] = total, alt
                     # weights are made at load, and only read
-                    paid[c] = {c: load} if packed else {**parts, c: base}
+                    paid[c] = {c: load} if packed else {**parts, c: own}
                     changed |= users.get(c, set())
         dirty = sorted(changed)
 
 
-def _prune(space: Space) -> None:
-    """Drop alternatives whose cheapest DAG is slower than the cheapest of all by SLACK programs."""
-    outputs = {r.cls for r in space.source.roots if r.output}
-    space.total = sum(space.cost.get(c, 0.0) for c in outputs)
-    roots = {r.name: r.cls for r in space.source.roots}
-    for c, alts in space.alts.items():
-        most = space.cost.get(c, 0.0) + SLACK * space.total
-        space.alts[c] = tuple(
-            a for a in alts
-            if all(k in space.cost for k in _needs(a, roots))
-            and own_cost(space, c, a) + max((space.cost[k] for k in a.kids), default=0.0) <= most
-        )  # fmt: skip
-
-
-def _needs(alt: Alt, roots: dict[str, int]) -> tuple[int, ...]:
-    loaded = roots.get(str(alt.args[0])) if alt.op == "in" else None
+def _needs(space: Space, alt: Alt) -> tuple[int, ...]:
+    """The classes that an alternative is made of: operands, or the stored value that it loads."""
+    loaded = space.roots.get(alt.args[0]) if alt.op == "in" else None
     return alt.kids if loaded is None else (*alt.kids, loaded)
 
 
-def _own_and_bytes(space: Space, c: int, alt: Alt, roots: dict[str, int]) -> float:
+def _own_and_loads(space: Space, c: int, alt: Alt) -> float:
+    """Seconds of an alternative's arithmetic, and of what it loads or stores to load it."""
     cost = own_cost(space, c, alt) + EPSILON
-    if alt.op == "in":
-        name, size = str(alt.args[0]), space.bytes(c)
-        if name in roots:
-            cost += space.bytes(roots[name]) * space.prices.byte + space.prices.launch
-        else:
-            size = min(size, space.buffer_bytes(name))
-        cost += size * space.prices.byte
+    if alt.op == "in" and alt.args[0] in space.roots:
+        stored = space.bytes(space.roots[alt.args[0]])
+        cost += (space.bytes(c) + stored) * space.prices.byte + space.prices.launch
+    elif alt.op == "in":
+        cost += min(space.bytes(c), space.buffer_bytes(alt.args[0])) * space.prices.byte
     return cost
 
 
 # ---- what may be stored ----------------------------------------------------------------------
 
 
-def _reached(space: Space) -> list[int]:
-    """Classes of the cheapest program, roots first."""
-    seen = dict.fromkeys(r.cls for r in space.source.roots)
+def _reached(space: Space, roots: Iterable[int]) -> list[int]:
+    """Classes of the cheapest programs of some classes, these first."""
+    seen = dict.fromkeys(roots)
     todo = list(seen)
     while todo:
         for k in space.best[todo.pop()].kids:
@@ -435,7 +393,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         buffer = Buffer(r.name, r.dtype, r.shape)
         space.stored.append(Stored(r.cls, buffer, r.index, r.output))
     wanted = [*space.chief.values()]
-    reached = _reached(space)
+    reached = _reached(space, space.roots.values())
     uses = Counter(k for c in reached for k in set(space.best[c].kids))
     wanted += [c for c in reached if uses[c] > 1 and space.compute(c) and _pays(space, c)]
     by_factors = {
@@ -461,10 +419,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     wanted = [c for c in wanted if not space.weights(c) and c in ends]
     space.packed = {c for c in space.alts if space.weights(c) and _packs(space, c)}
     wanted += sorted(space.packed)
-    most = (1 + SLACK) * space.total
     for c in dict.fromkeys(wanted):
-        through = space.cost.get(c, math.inf) + 2 * space.bytes(c) * space.prices.byte
-        if c not in space.item and (through <= most or space.weights(c)):
+        if c not in space.item and c in space.cost:
             _store(space, c)
     return {f: p for f, p in operands.items() if p[0] in space.item and not space.weights(p[0])}
 
@@ -495,27 +451,14 @@ def _ends(space: Space, products: Groups) -> set[int]:
 
 
 def _pays(space: Space, c: int) -> bool:
-    """Whether loading a shared value can beat computing it again from what it is made of."""
-    work, size = 0.0, 0.0
-    seen: set[int] = set()
-    todo = [c]
-    while todo:
-        k = todo.pop()
-        alt = space.best[k]
-        if k != c and (k in space.item or alt.op in (*REDUCTIONS, "in")):
-            size += space.bytes(k)
-            continue
-        work += own_cost(space, k, alt)
-        todo += [x for x in dict.fromkeys(alt.kids) if x not in seen]
-        seen.update(alt.kids)
-    return work > space.bytes(c) * space.prices.byte or size > 1.25 * space.bytes(c)
+    """Whether loading a value can beat computing it again."""
+    return space.cost[c] > space.bytes(c) * space.prices.byte
 
 
 def _packs(space: Space, c: int) -> bool:
-    """Whether storing a class of weights at load can pay: no cheap index, no array as it is."""
-    if c not in space.best or not space.free[c] or not _reads(space, c):
-        return False
-    if space.cost[c] < space.bytes(c) * space.prices.byte:
+    """Whether storing a class of weights at load can pay: neither cheap nor an array as it is."""
+    load = space.bytes(c) * space.prices.byte
+    if c not in space.best or not space.free[c] or space.cost[c] < load or not _reads(space, c):
         return False
     last = layout(space, c)[-1]
     return not any(a.op == "in" and _unit(a.args[1], last) for a in space.alts[c])
@@ -523,17 +466,10 @@ def _packs(space: Space, c: int) -> bool:
 
 def _reads(space: Space, c: int) -> bool:
     """Whether the cheapest tree reads a buffer; else it is arithmetic of indices."""
-    seen, todo = {c}, [c]
-    while todo:
-        alt = space.best[todo.pop()]
-        if alt.op == "in":
-            return True
-        todo += [k for k in alt.kids if k not in seen]
-        seen.update(alt.kids)
-    return False
+    return any(space.best[k].op == "in" for k in _reached(space, [c]))
 
 
-def _unit(index: Any, a: int) -> bool:
+def _unit(index: tuple[Size, ...], a: int) -> bool:
     """Whether a step along the axis is a step of one element."""
     if not index:
         return False

@@ -305,6 +305,8 @@ class _Driver:
         wanted: dict[str, tuple[Tuned, int]] = {}
         estimates = r.estimates()
         for cover in covers:
+            if sum(r.entries[k].least for k in cover.kernels) >= r.cost:
+                continue  # no measurement can make it the best
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
                 if e.open and (len(wanted) < KERNELS or (r.best is None and cover is covers[0])):

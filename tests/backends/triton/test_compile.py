@@ -59,6 +59,10 @@ def test_a_product_reads_well() -> None:
 @triton.jit
 def kernel(C, A, B, compile_n):
     pid = tl.program_id(0)
+    pid_1 = pid % 16
+    pid = pid // 16
+    pid_0 = pid
+    pid = pid_0 * 16 + pid_1
     first = pid // (16 * 8) * 8
     high = tl.minimum(((compile_n + 127) // 128) - first, 8)
     pid_0 = first + pid % (16 * 8) % high
@@ -78,6 +82,15 @@ def kernel(C, A, B, compile_n):
 """
     )
     assert r.signature == {"C": "*bf16", "A": "*bf16", "B": "*bf16", "compile_n": "i32"}
+
+
+def test_names_do_not_clash() -> None:
+    b = Build()
+    i, j = b.axes(64, 64)
+    x = b.mul(b.load("i0", i, j), b.load("lambda", i, j), b.load("i0_ptr", i))
+    b.out("o0", b.add(x, b.load("s.1", i)), i, j)
+    head = rendered(b.kernel()).source.split("def kernel")[1].split(":")[0]
+    assert head == "(o0_ptr, i0_ptr, b_lambda, i0_ptr_ptr, s_1)"
 
 
 def test_large_buffers_are_indexed_in_64_bits() -> None:

@@ -57,14 +57,16 @@ def default_schedule(kernel: Kernel) -> Schedule:
     _share(s, tiles, ("contracted",), 256 if _folded(s) else 64)
     _share(s, tiles, ("lane",), 1024)
     _share(s, tiles, ("reduced",), 16384)
+    for twin, i in s.twins.items():  # one tile serves both names
+        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
+            tiles[i] = s.most[i]
     if s.contracts:
         rows, columns = (_covered(s, tiles, r) for r in ("rows", "columns"))
         warps = 8 if rows * columns >= 128 * 128 else 4
-        options = {"group": 8, "num_warps": warps, "num_stages": 3}
+        options = {"num_warps": warps, "num_stages": 3} | ({"group": 8} if _square(s) else {})
     else:
-        volume = math.prod(min(t, s.sizes[i]) for i, t in tiles.items())
-        options = {"num_warps": max(1, min(16, volume // 512)), "num_stages": 2}
-        options["num_warps"] = pow2(options["num_warps"])
+        volume = math.prod(min(t, s.sizes[i]) for i, t in tiles.items() if i not in s.twins)
+        options = {"num_warps": pow2(max(1, min(16, volume // 512))), "num_stages": 2}
     return Schedule(
         tuple(sorted(tiles.items())), s.order, len(s.order), options=tuple(sorted(options.items()))
     )
@@ -72,6 +74,11 @@ def default_schedule(kernel: Kernel) -> Schedule:
 
 def _folded(s: Structure) -> bool:
     return bool(s.of("streamed"))
+
+
+def _square(s: Structure) -> bool:
+    """Whether rows and columns of a product are the innermost of the grid."""
+    return [s.roles[i] for i in s.order[-2:]] == ["rows", "columns"]
 
 
 def _covered(s: Structure, tiles: dict[int, int], role: str) -> int:
@@ -94,11 +101,13 @@ def moves(kernel: Kernel) -> Moves:
         found = {t for t in TILES[role] if t != WHOLE and t < 2 * s.most[i]}
         if WHOLE in TILES[role] and s.most[i] <= WHOLE_LIMIT[role]:
             found.add(s.most[i])
+        if i in s.twins.values() and s.most[i] <= WHOLE_LIMIT["reduced"] and not s.contracts:
+            found.add(s.most[i])
         knobs["tiles", i] = tuple(sorted({*found, first.get(i, 1)}))
     order = s.order
     swapped = [order[:-2] + order[:-3:-1]] if len(order) > 1 else []
     knobs["order", None] = tuple(dict.fromkeys([order, *swapped]))
     knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
-    if s.contracts and len(order) > 1:
+    if _square(s):
         knobs["options", "group"] = GROUPS
     return Moves(s.roles, knobs)

@@ -5,8 +5,10 @@ Started by `measure` as `python -m lambent.backends.cuda.worker`; see `measuring
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,19 @@ from lambent.backends.cuda.driver import (
     Device,
     Memory,
     Timer,
+    call,
     device,
     synchronize,
 )
 from lambent.backends.cuda.image import Opened
 from lambent.backends.measuring.measurer import Job
-from lambent.backends.measuring.operands import Spec, draw
+from lambent.backends.measuring.operands import PERIOD, Spec, draw
 from lambent.backends.measuring.process import serve
 from lambent.graph.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
 GUARD = 4096  # bytes on either side of an output that a kernel must not touch
+COPIED = 16 << 20  # bytes of a large array that are copied to the host to look at it
 _FILL = 0xA5
 _SHARE = 4  # of the device's memory that operands kept for the next job may take: a quarter
 
@@ -57,12 +61,10 @@ class Worker:
         ns = self._time(path, job, 1)
         found, complaint = [], ""
         for memory, spec, places in zip(outputs, job.outputs, samples, strict=True):
-            raw = np.empty(memory.nbytes, np.uint8)
-            memory.get(raw)
-            if (raw[:GUARD] != _FILL).any() or (raw[-GUARD:] != _FILL).any():
-                complaint = "writes outside of an output"
-            values = raw[GUARD:-GUARD].view(DTYPES[spec.dtype].numpy)
-            found.append(values[places])
+            for offset in (0, memory.nbytes - GUARD):
+                if (_bytes(memory, offset, GUARD) != _FILL).any():
+                    complaint = "writes outside of an output"
+            found.append(_values(memory, spec, places))
         for memory, checksum in inputs:
             if checksum != _checksum(memory):
                 complaint = complaint or "writes to an input"
@@ -85,15 +87,13 @@ class Worker:
         for _ in range(200):
             self._flush.fill(0)
             timer.mark(0)
-            call_nothing(self._flush)
+            call("cuMemsetD8Async", self._flush.pointer, 0, 1, 0)
             timer.mark(1)
             least = min(least, timer.seconds())
         return least
 
     def bandwidth(self) -> float:
         """Bytes a second, read and written, of a large copy within the device."""
-        from lambent.backends.cuda.driver import call
-
         a, b = Memory(1 << 31), Memory(1 << 31)
         timer, least = Timer(), 1e9
         for _ in range(10):
@@ -136,29 +136,45 @@ class Worker:
         return max(1, round(1e9 * seconds))
 
 
-def call_nothing(memory: Memory) -> None:
-    """The smallest command there is: a byte is set."""
-    from lambent.backends.cuda.driver import call
-
-    call("cuMemsetD8Async", memory.pointer, 0, 1, 0)
-
-
 def _upload(spec: Spec, number: int, mode: str) -> tuple[Memory, int]:
-    memory = Memory(spec.nbytes)
-    memory.put(np.ascontiguousarray(draw(spec, number, mode)))
+    """The operand and its checksum. What repeats is copied on the device, doubling."""
+    memory, count = Memory(spec.nbytes), math.prod(spec.shape)
+    once = np.ascontiguousarray(draw(replace(spec, shape=(min(count, PERIOD),)), number, mode))
+    memory.put(once)
+    done = once.nbytes
+    while 0 < done < spec.nbytes:
+        part = min(done, spec.nbytes - done)
+        call("cuMemcpyDtoD", memory.pointer + done, memory.pointer, part)
+        done += part
     return memory, _checksum(memory)
 
 
+def _bytes(memory: Memory, offset: int, count: int) -> Array:
+    raw = np.empty(count, np.uint8)
+    memory.get(raw, offset)
+    return raw
+
+
+def _values(memory: Memory, spec: Spec, places: Array) -> Array:
+    """The elements of an output at flat places."""
+    dtype = DTYPES[spec.dtype].numpy
+    if spec.nbytes <= COPIED:
+        whole: Array = _bytes(memory, GUARD, spec.nbytes).view(dtype)
+        return whole[places]
+    found = np.empty(len(places), dtype)
+    for i, place in enumerate(places):
+        memory.get(found[i : i + 1], GUARD + int(place) * dtype.itemsize)
+    return found
+
+
 def _checksum(memory: Memory) -> int:
-    raw = np.empty(memory.nbytes, np.uint8)
-    memory.get(raw)
+    """Of the first `COPIED` bytes."""
+    raw = _bytes(memory, 0, min(memory.nbytes, COPIED))
     words = raw[: raw.nbytes // 8 * 8].view(np.uint64)
     return int(np.bitwise_xor.reduce(words)) ^ int(raw[words.nbytes :].sum())
 
 
 def _total(gpu: Device) -> int:
-    from lambent.backends.cuda.driver import call
-
     return int(call("cuDeviceTotalMem", gpu.handle))
 
 

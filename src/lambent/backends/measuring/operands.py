@@ -24,7 +24,7 @@ MODES: dict[str, tuple[bool, float]] = {
     "small": (True, 0.0625),
     "small positive": (False, 0.0625),
 }
-_PERIOD = 1_000_003  # values before an operand repeats itself; a prime, so that no tile does
+PERIOD = 1_000_003  # values before an operand repeats itself; a prime, so that no tile does
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def draw(spec: Spec, number: int, mode: str = "signed") -> Array:
     """The values of operand `number`; equal arguments give equal arrays in every process."""
     count, dtype = math.prod(spec.shape), DTYPES[spec.dtype]
     random = np.random.default_rng(number)
-    n = min(count, _PERIOD)
+    n = min(count, PERIOD)
     values = _floats(random, n, mode) if dtype.is_float else _integers(random, n, spec, dtype)
     return np.resize(values.astype(dtype.numpy), spec.shape)
 

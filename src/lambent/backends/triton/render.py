@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
@@ -61,6 +62,7 @@ def nan_max(a, b):
 
 
 """
+LOCALS = ("pid", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
 MATRIX = (
     "bfloat16",
     "float16",
@@ -106,15 +108,17 @@ class _Renderer:
         self.outputs = [o.buffer for o in kernel.outputs]
         self.buffers: dict[str, Buffer] = {b.name: b for b in (*self.outputs, *kernel.inputs)}
         self.symbols = kernel_symbols(kernel)
-        self.taken = {"tl", "triton", "pid", "float", name, *map(symbol_name, self.symbols)}
-        self.params = {b: self.fresh(re.sub(r"\W", "_", b)) for b in self.buffers}
+        self.taken = {"tl", "triton", "float", name, *map(symbol_name, self.symbols), *LOCALS}
+        self.taken |= {f"{letter}{i}" for i in program.axes for letter in ("i", "o", "v", "pid_")}
+        self.params = {b: self.fresh(re.sub(r"\W", "_", b), "ptr") for b in self.buffers}
         self.scopes = [_Scope(frozenset())]
 
-    def fresh(self, name: str) -> str:
+    def fresh(self, name: str, suffix: str = "") -> str:
+        """The name, or one like it that nothing else has."""
+        name = name if name.isidentifier() and not iskeyword(name) else f"b_{name}"
         found, n = name, 0
-        while found in self.taken or not found.isidentifier():
-            n += 1
-            found = f"{name}_{n}" if name.isidentifier() else f"b{n}"
+        while found in self.taken:
+            found, n = f"{name}_{suffix}{n or ''}" if suffix else f"{name}_{n + 1}", n + 1
         self.taken.add(found)
         return found
 
@@ -151,14 +155,12 @@ class _Renderer:
         group = dict(self.program.schedule.options).get("group", 1)
         numbers = [f"pid_{f.axis}" for f in loops]
         for n in range(len(loops) - 1, 0, -1):
-            if n == 1 and group > 1:
-                self.grouped(numbers, texts, group)
-                break
             self.line(f"{numbers[n]} = pid % {texts[n]}", numbers[n])
             self.line(f"pid = pid // {texts[n]}")
-        else:
-            if loops:
-                self.line(f"{numbers[0]} = pid", numbers[0])
+        if loops:
+            self.line(f"{numbers[0]} = pid", numbers[0])
+        if group > 1 and len(loops) > 1:
+            self.grouped(numbers[-2:], texts[-2:], group)
         for f, number_ in zip(loops, numbers, strict=True):
             tile = self.program.axes[f.axis].tile
             start = self.blocks.total(f.start, self.blocks.origin)
@@ -170,8 +172,9 @@ class _Renderer:
         return body, math.prod(counts)
 
     def grouped(self, numbers: list[str], texts: list[str], group: int) -> None:
-        """The two outermost axes: `group` rows of tasks go through all columns together."""
-        (row, column), (rows, columns) = numbers[:2], texts[:2]
+        """The two innermost axes: `group` rows of tasks go through all columns together."""
+        (row, column), (rows, columns) = numbers, texts
+        self.line(f"pid = {row} * {columns} + {column}")
         self.line(f"first = pid // ({columns} * {group}) * {group}")
         self.line(f"high = tl.minimum({rows} - first, {group})")
         self.line(f"{row} = first + pid % ({columns} * {group}) % high")

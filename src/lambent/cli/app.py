@@ -67,7 +67,7 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(help="Built-in examples, or parts of names of the suite.")
     ] = None,
-    suite: Annotated[str, typer.Option(help="A whole table of work: cpu.")] = "",
+    suite: Annotated[str, typer.Option(help="A whole table of work: cpu, cuda.")] = "",
     against: Annotated[
         str, typer.Option(help="Of torch, torch.compile, onnxruntime, numpy; with commas.")
     ] = "torch,torch.compile",
@@ -85,6 +85,11 @@ def bench(
     from lambent.cli.bench import bench as run_bench
 
     peers = tuple(name.strip() for name in against.split(",") if name.strip())
+    if suite == "cuda":
+        from lambent.cli.cuda_suite import bench_suite
+
+        bench_suite(names or [], peers, budget, json, save)
+        return
     run_bench(names or [], suite, Settings(peers, threads, budget, device), json, save, compare)
 
 

@@ -133,6 +133,7 @@ def _kernels(
             "count": times,
             "ms": first[key].seconds * 1e3,
             "bound_ms": first[key].bound * 1e3,
+            "schedule": first[key].schedule,
             "tile_program": show(first[key].program),
             "source": backend.source(first[key].program),
         }

@@ -112,6 +112,27 @@ class Program:
             return results[0]
         return tuple(results) if m.form == "tuple" else dict(zip(m.form, results, strict=True))
 
+    def enqueue(
+        self, inputs: Sequence[int], shapes: Sequence[Shape], outputs: Sequence[int],
+        stream: int = 0,
+    ) -> None:  # fmt: skip
+        """Queue a run on a stream of the device, from and to contiguous arrays that are there.
+
+        Args:
+            inputs: addresses, in the manifest's order; `shapes` are those of their arrays.
+            outputs: addresses of the manifest's outputs; they must hold what follows from shapes.
+            stream: the caller's stream, 0 for the default one.
+
+        Raises:
+            TypeError: the program's device has no streams.
+            ValueError: as for a call.
+        """
+        queue = getattr(self._executable, "enqueue", None)
+        if queue is None:
+            raise TypeError(f"device {self.manifest.device!r} has no streams; call the program")
+        symbols, _, arena = self._sizes(*shapes)
+        queue(inputs, outputs, self.weights, symbols, arena, stream)
+
     # ---- what it says of itself --------------------------------------------------------------
 
     def explain(self) -> dict[str, Any]:

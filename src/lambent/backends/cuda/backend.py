@@ -30,6 +30,8 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
 COMPILE_LIMIT = 120.0  # seconds for one kernel
+WARP = 32
+MOST = 256  # elements of a tile for each thread, which has 255 registers
 REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)
 
 
@@ -118,6 +120,10 @@ class CudaBackend:
             rendered = render(program)
         except REFUSED as error:
             return Outcome("render", message=f"{type(error).__name__}: {error}")
+        each = rendered.largest // (options["num_warps"] * WARP)
+        if each > MOST:
+            text = f"a tile of {rendered.largest} elements for {options['num_warps']} warps"
+            return Outcome("resources", message=f"{text}: {each} a thread, at most {MOST}")
         try:
             code = self._compilers.compile(rendered, gpu.capability, options)
         except Failed as error:

@@ -27,7 +27,8 @@ TILES: dict[str, tuple[int, ...]] = {
     "streamed": (16, 32, 64, 128, WHOLE),
     "reduced": (256, 512, 1024, 2048, 4096, 8192, WHOLE),
 }
-OPTIONS: dict[str, tuple[int, ...]] = {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3, 4, 5)}
+OPTIONS: dict[str, tuple[int, ...]] = {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3)}
+PRODUCTS: dict[str, tuple[int, ...]] = {"num_warps": (4, 8), "num_stages": (1, 2, 3, 4, 5)}
 GROUPS = (1, 4, 8, 16)
 WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
 FIRST = {"rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64}
@@ -107,7 +108,8 @@ def moves(kernel: Kernel) -> Moves:
     order = s.order
     swapped = [order[:-2] + order[:-3:-1]] if len(order) > 1 else []
     knobs["order", None] = tuple(dict.fromkeys([order, *swapped]))
-    knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
+    options = PRODUCTS if s.contracts else OPTIONS
+    knobs.update((("options", name), choices) for name, choices in options.items())
     if _square(s):
         knobs["options", "group"] = GROUPS
     return Moves(s.roles, knobs)

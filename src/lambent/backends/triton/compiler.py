@@ -82,8 +82,7 @@ def compile_source(
         given = ASTSource(module.kernel, dict(signature), {}, attributes)
         goal = GPUTarget(target.kind, target.arch, target.warp)
         try:
-            with contextlib.redirect_stderr(None):
-                done = triton.compile(given, target=goal, options={**options, **FUSED})
+            done = triton.compile(given, target=goal, options={**options, **FUSED})
         except Exception as error:  # its compiler raises whatever its stages raise
             raise ValueError(f"{type(error).__name__}: {error}") from error
     meta, text = done.metadata, done.asm.get("ptx", "")

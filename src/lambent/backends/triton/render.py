@@ -74,11 +74,12 @@ MATRIX = (
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A kernel's text. `tasks` counts the programs of its grid; `signature` gives the types of its
-    parameters by name, as `triton.compile` wants them."""
+    parameters by name, as `triton.compile` wants them; `largest`: elements of its largest tile."""
 
     source: str
     signature: dict[str, str]
     tasks: Size
+    largest: int
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class _Renderer:
         self.taken |= {f"{letter}{i}" for i in program.axes for letter in ("i", "o", "v", "pid_")}
         self.params = {b: self.fresh(re.sub(r"\W", "_", b), "ptr") for b in self.buffers}
         self.scopes = [_Scope(frozenset())]
+        self.largest = 1
 
     def fresh(self, name: str, suffix: str = "") -> str:
         """The name, or one like it that nothing else has."""
@@ -136,7 +138,8 @@ class _Renderer:
         self.body(body)
         lines = _needed(self.scopes[0].lines)
         head = f"@triton.jit\ndef {self.name}({', '.join(signature)}):\n"
-        return Rendered(PRELUDE + head + "".join(f"    {t}\n" for t in lines), signature, tasks)
+        text = PRELUDE + head + "".join(f"    {t}\n" for t in lines)
+        return Rendered(text, signature, tasks, self.largest)
 
     # ---- the grid and loops ------------------------------------------------------------------
 
@@ -278,6 +281,7 @@ class _Renderer:
 
     def bounded(self, dims: tuple[int, ...]) -> None:
         count = math.prod(self.blocks.size[i] for i in dims)
+        self.largest = max(self.largest, count)
         if count > LARGEST:
             raise ValueError(f"a tile of {count} elements, more than a processor holds: {LARGEST}")
 

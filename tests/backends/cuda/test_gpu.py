@@ -1,0 +1,147 @@
+"""On a GPU: kernels against the reference, whole programs, streams, and what must not take us down.
+
+Run by `scripts/gpu_check.sh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels import CASES, SYMBOLIC, matmul
+
+import lambent as lt
+from lambent.backends.base import BackendError, get
+from lambent.backends.cuda import backend as cuda_backend
+from lambent.backends.triton.render import Rendered, render
+from lambent.graph.dim import Dim
+from lambent.kernel.lower import lower
+from lambent.kernel.schedule import sample
+from lambent.kernel.tile import TileProgram
+
+pytestmark = pytest.mark.gpu
+n = Dim("gpu_n", 1, 300)
+SIZES = {"kernels_s": 37, "kernels_z": 19}
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Any]:
+    try:
+        found = get("cuda")
+    except BackendError as error:
+        pytest.skip(str(error))
+    yield found
+    found.close()
+
+
+def programs(backend: Any, samples: int) -> dict[str, TileProgram]:
+    found = {}
+    for name, make in {**CASES, **SYMBOLIC}.items():
+        kernel, random = make(), Random(name)
+        first = backend.default_schedule(kernel)
+        table = backend.moves(kernel)
+        for one in [first, *(sample(first, table, random) for _ in range(samples))]:
+            found[f"{name} {one}"] = lower(kernel, one)
+    return found
+
+
+def test_kernels_mean_what_their_terms_mean(backend: Any) -> None:
+    found = programs(backend, 1)
+    batch = backend.compile(list(found.values()))
+    outcomes = backend.measure(batch, SIZES, repeats=1, limit=30.0)
+    batch.close()
+    ok = ("ok", "resources", "render")  # a sample may be too large
+    wrong = [f"{name}: {o}" for name, o in zip(found, outcomes, strict=True) if o.status not in ok]
+    assert not wrong, "\n".join(wrong)
+    assert sum(o.status == "ok" for o in outcomes) > 0.9 * len(outcomes)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return lt.softmax(q @ k.mT * 0.125, axis=-1) @ v
+
+
+def expected(q: Any, k: Any, v: Any) -> Any:
+    s = q @ k.swapaxes(-1, -2) * 0.125
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+@pytest.fixture(scope="module")
+def program(backend: Any) -> Any:
+    given = [lt.input(name, (4, n, 64), "float32") for name in "qkv"]
+    return lt.compile(attention(*given), device="cuda", budget=8.0, progress=False)
+
+
+def arrays(size: int) -> dict[str, Any]:
+    random = np.random.default_rng(size)
+    return {name: random.standard_normal((4, size, 64), np.float32) for name in "qkv"}
+
+
+@pytest.mark.parametrize("size", [1, 37, 128, 300])
+def test_a_program_of_symbolic_sizes(program: Any, size: int) -> None:
+    given = arrays(size)
+    np.testing.assert_allclose(program(**given), expected(**given), rtol=2e-4, atol=2e-4)
+
+
+def test_a_program_is_saved_and_loaded(program: Any, tmp_path: Path) -> None:
+    program.save(tmp_path / "program")
+    given = arrays(50)
+    np.testing.assert_array_equal(lt.load(tmp_path / "program")(**given), program(**given))
+
+
+def test_it_runs_on_the_callers_stream(program: Any) -> None:
+    torch = pytest.importorskip("torch")
+    given = arrays(200)
+    held = [torch.from_numpy(given[slot.name]).cuda() for slot in program.manifest.inputs]
+    out = torch.full((4, 200, 64), float("nan"), device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    shapes = [tuple(x.shape) for x in held]
+    program.enqueue([x.data_ptr() for x in held], shapes, [out.data_ptr()], stream.cuda_stream)
+    stream.synchronize()
+    np.testing.assert_allclose(out.cpu().numpy(), expected(**given), rtol=2e-4, atol=2e-4)
+
+
+FAULTS = {
+    "crash": "    tl.store(C + 1000000000000, 1.0)\n",
+    "timeout": "    spin = 0\n    while tl.load(A, volatile=True) < 1e30:\n        spin += 1\n",
+    "wrong": "    tl.store(C, 12345.0)\n",
+}
+
+
+@pytest.mark.parametrize("status", FAULTS)
+def test_faults_do_not_take_the_compiler_down(
+    backend: Any, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = matmul()
+    p = lower(kernel, backend.default_schedule(kernel))
+
+    def faulty(program: TileProgram, name: str = "kernel") -> Rendered:
+        found = render(program, name)
+        return replace(found, source=found.source + FAULTS[status])
+
+    def outcomes() -> Sequence[Any]:
+        batch = backend.compile([p])
+        found: Sequence[Any] = backend.measure(batch, {}, repeats=1, limit=8.0)
+        batch.close()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_backend, "render", faulty)
+        assert outcomes()[0].status == status, outcomes()[0]
+    assert outcomes()[0].status == "ok"
+
+
+def test_too_much_shared_memory_is_refused(backend: Any) -> None:
+    kernel = matmul(m=512, n=512, k=4096)
+    one = backend.default_schedule(kernel)
+    tiles = tuple((i, 128) for i, _ in one.tiles)
+    large = replace(one, tiles=tiles, options=(("num_stages", 8), ("num_warps", 8)))
+    batch = backend.compile([lower(kernel, large)])
+    assert batch.failed[0].status == "resources"
+    assert "shared memory" in batch.failed[0].message

@@ -32,14 +32,14 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 python3 -c 'from importlib.metadata import version as v
 print({n: v(n) for n in ("torch", "triton", "cuda-bindings", "numpy", "egglog")})'
 echo "== tests"
-timeout 200 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
+timeout 160 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
   tests/backends/cuda --durations=5 >"$out/tests.log" 2>&1
 tail -40 "$out/tests.log" | cut -c1-600
 echo "== rows and products"
-timeout 120 $lambent bench --suite cuda matmul softmax RMSNorm --budget 18 --against "" \
+timeout 100 $lambent bench --suite cuda matmul softmax RMSNorm --budget 18 --against "" \
   --save "$out/rows.json" >"$out/rows.txt" 2>"$out/rows.log" || tail -5 "$out/rows.log"
 echo "== two reductions and products in one"
-timeout 260 $lambent bench --suite cuda attention --budget 40 --against "" \
+timeout 250 $lambent bench --suite cuda attention --budget 40 --against "" \
   --save "$out/attention.json" >"$out/attention.txt" 2>"$out/attention.log" ||
   tail -5 "$out/attention.log"
 $lambent devices

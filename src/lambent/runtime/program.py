@@ -171,7 +171,7 @@ class Program:
 
 
 def _check_names(slots: Sequence[Slot], arrays: Mapping[str, Any]) -> None:
-    names = [slot.name for slot in slots]
+    names = dict.fromkeys(slot.name for slot in slots)
     parts = [f"missing input {n!r}" for n in names if n not in arrays]
     parts += [f"unknown input {n!r}" for n in arrays if n not in names]
     if parts:

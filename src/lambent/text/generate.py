@@ -73,10 +73,14 @@ class Session:
 
     Args:
         chunk, step: programs of `graph(model, CHUNK)` and `graph(model, 1)`.
+        compiled: how many of them were compiled now, and not found in the cache.
     """
 
-    def __init__(self, model: LanguageModel, text: Text, chunk: Runs, step: Runs) -> None:
+    def __init__(
+        self, model: LanguageModel, text: Text, chunk: Runs, step: Runs, compiled: int = 0
+    ) -> None:
         self.model, self.text, self.chunk, self.step = model, text, chunk, step
+        self.compiled = compiled
         self.ids: list[int] = []
         self._weights = model.arrays()
         self._caches = self._empty(4 * STEP)

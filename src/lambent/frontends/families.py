@@ -58,7 +58,7 @@ class Family:
     gguf:     the architecture's name in GGUF files.
     block, whole: Hugging Face's names of weights, inside a layer and outside, to the decoder's.
     fixed:    fields of DecoderConfig that the family decides.
-    pairs:    True where GGUF files have q and k reordered for interleaved pairs.
+    pairs:    True where GGUF files have the rows of q and k in pairs, not in halves.
     shift:    what Hugging Face's norm weights lack to what GGUF files hold.
     windowed: whether a sliding window that the config names is used.
     tied:     whether the embeddings are the head where a Hugging Face config does not say.
@@ -162,7 +162,7 @@ def from_hugging_face(config: Config) -> tuple[Family, DecoderConfig]:
     return FAMILIES[kind], _decoder(FAMILIES[kind], f"config of {kind}", config)
 
 
-def from_gguf(metadata: Config, vocabulary: int) -> DecoderConfig:
+def from_gguf(metadata: Config, vocabulary: int) -> tuple[Family, DecoderConfig]:
     """The decoder of a GGUF file's metadata; `vocabulary` as its embeddings have it.
 
     Raises:
@@ -180,9 +180,7 @@ def from_gguf(metadata: Config, vocabulary: int) -> DecoderConfig:
     for key in ("attention.value_length", "rope.dimension_count"):
         if own.get(key, made.head_dim) != made.head_dim and made.rotary is not None:
             raise ValueError(f"metadata of {kind}: {key} is not the size of a head")
-    if made.rotary is None or not family.pairs:
-        return made
-    return replace(made, rotary=replace(made.rotary, interleaved=True))
+    return family, made
 
 
 def _decoder(family: Family, what: str, config: Config) -> DecoderConfig:
@@ -223,7 +221,7 @@ def _rotary(n: _Numbers, context: int) -> Rotary:
     gain = r.number("attention_factor", 1 + 0.1 * log(max(factor, 1))) if yarn else 1.0
     original = r.size("original_max_position_embeddings", context)
     ends = r.number(low, 1.0), r.number(high, 32.0 if yarn else 4.0)
-    return Rotary(base, False, kind, factor, original, *ends, gain)
+    return Rotary(base, kind, factor, original, *ends, gain)
 
 
 def decoder_name(family: Family, name: str) -> str | None:

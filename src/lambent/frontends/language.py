@@ -75,7 +75,7 @@ def _gguf(path: Path) -> LanguageModel:
     embeddings = file.tensors.get("token_embd.weight")
     if embeddings is None or len(embeddings.shape) != 2:
         raise ValueError("the tensor token_embd.weight is missing or no matrix")
-    config = from_gguf(file.metadata, embeddings.shape[0])
+    family, config = from_gguf(file.metadata, embeddings.shape[0])
     factors = file.tensors.pop("rope_freqs.weight", None)
     if factors is not None and config.rotary is not None:
         if factors.shape != (config.head_dim // 2,):
@@ -83,7 +83,20 @@ def _gguf(path: Path) -> LanguageModel:
         stretched = tuple(gguf.dequantise(factors).tolist())
         config = replace(config, rotary=replace(config.rotary, factors=stretched))
     weights = {name: gguf.packed(stored) for name, stored in file.tensors.items()}
-    return LanguageModel(path, config, _checked(config, weights), file.metadata)
+    weights = _checked(config, weights)
+    if family.pairs:
+        weights |= _in_halves(config.head_dim, weights)
+    return LanguageModel(path, config, weights, file.metadata)
+
+
+def _in_halves(d: int, weights: Mapping[str, Packed]) -> dict[str, Packed]:
+    """q and k with the rows of each head as (2, d / 2), where the file has (d / 2, 2)."""
+    found = {}
+    for name, whole in weights.items():
+        if ".attn_q." in name or ".attn_k." in name:
+            rows = np.arange(whole.shape[0]).reshape(-1, d // 2, 2).swapaxes(1, 2).reshape(-1)
+            found[name] = replace(whole, parts={k: p[rows] for k, p in whole.parts.items()})
+    return found
 
 
 def _folder(path: Path) -> LanguageModel:

@@ -1,4 +1,4 @@
-"""Rotary positions (RoFormer, arXiv 2104.09864), in Llama's and GPT-NeoX's order of the pairs."""
+"""Rotary positions (RoFormer, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lambent.functional.mathematics import cos, sin
-from lambent.functional.operands import constant, tensor
+from lambent.functional.operands import tensor
 from lambent.graph.dtypes import float32
 from lambent.graph.tensor import Tensor, iota
 
@@ -20,9 +20,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Angles position · base^(−2i / d) of the pairs i, and how they are stretched.
+    """Angles position · base^(−2i / d) of the pairs (i, i + d / 2), and how they are stretched.
 
-    interleaved: pairs are (2i, 2i + 1), as in GGUF files of Llama; else (i, i + d / 2).
+    Rows of q and k that a file has pair by pair are put in this order when it is read.
+
     scaling: "linear": positions divided by `factor`. "llama3": frequencies below
         original / low_freq turns of the original context divided by `factor`, those above
         original / high_freq kept, between them both mixed. "yarn" (arXiv 2309.00071): the same by
@@ -31,7 +32,6 @@ class Rotary:
     """
 
     base: float = 10000.0
-    interleaved: bool = False
     scaling: str = "none"
     factor: float = 1.0
     original: int = 0
@@ -67,12 +67,8 @@ def rotate(x: Tensor, positions: Tensor, how: Rotary) -> Tensor:
     """x [..., t, d] at integer positions [t]: pair (a, b) → (a cos − b sin, b cos + a sin)."""
     d = x.shape[-1]
     assert isinstance(d, int)
-    split, last = ((d // 2, 2), -1) if how.interleaved else ((2, d // 2), -2)
-    angle = positions.astype(float32).unsqueeze(-1) * tensor(how.frequencies(d))
-    angle = angle.unsqueeze(last)
-    sign = (iota(2) * 2 - constant(1)).astype(float32)
-    if not how.interleaved:
-        sign = sign.unsqueeze(-1)
-    pairs = x.unflatten(-1, split)
-    turned = pairs * (cos(angle) * how.gain) + pairs.flip(last) * (sin(angle) * how.gain * sign)
+    angle = (positions.astype(float32).unsqueeze(-1) * tensor(how.frequencies(d))).unsqueeze(-2)
+    sign = (iota(2) * 2 - 1).astype(float32).unsqueeze(-1)
+    halves = x.unflatten(-1, (2, d // 2))
+    turned = halves * (cos(angle) * how.gain) + halves.flip(-2) * (sin(angle) * how.gain * sign)
     return turned.flatten(-2)

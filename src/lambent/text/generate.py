@@ -27,6 +27,8 @@ CHUNK = 64
 """Tokens of a prompt that go through at once."""
 STEP = 64
 """Capacities of caches are multiples of this."""
+USUAL = 512
+"""The capacity that programs are tuned for."""
 
 
 class Runs(Protocol):
@@ -42,7 +44,8 @@ def graph(model: LanguageModel, tokens: int) -> dict[str, Tensor]:
     `k1`, … and the model's weights.
     """
     c = model.config
-    capacity = Dim("capacity", STEP, max(STEP, -(-c.context // STEP) * STEP), multiple=STEP)
+    most = _most(c.context)
+    capacity = Dim(f"capacity_{most}", STEP, most, multiple=STEP, hint=min(most, USUAL))
     shape = cache_shape(c, capacity)
     caches = [(input(f"k{i}", shape), input(f"v{i}", shape)) for i in range(c.layers)]
     ids, past = input("ids", (tokens,), "int64"), input("past", (1,), "int64")
@@ -166,17 +169,20 @@ class Session:
         have = next(iter(self._caches.values())).shape[1]
         if least <= have:
             return
-        most = -(-self.model.config.context // STEP) * STEP
-        wider = self._empty(min(most, max(2 * have, -(-least // STEP) * STEP)))
+        wider = self._empty(max(2 * have, least))
         for name, old in self._caches.items():
             wider[name][:, :have] = old
         self._caches = wider
 
     def _empty(self, capacity: int) -> dict[str, Array]:
         c = self.model.config
-        capacity = min(capacity, max(STEP, -(-c.context // STEP) * STEP))
-        shape = (c.kv_heads, capacity, c.head_dim)
+        shape = cache_shape(c, min(_most(capacity), _most(c.context)))
         return {f"{n}{i}": np.zeros(shape, np.float32) for i in range(c.layers) for n in "kv"}
+
+
+def _most(tokens: int) -> int:
+    """The least capacity for so many tokens."""
+    return -(-tokens // STEP) * STEP
 
 
 def _before(said: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -98,6 +98,7 @@ def test_both_kinds_of_files_give_the_same_model(tmp_path: Path) -> None:
         ({"model_type": "qwen2", "use_sliding_window": True}, "use_sliding_window = True"),
         ({"intermediate_size": 20}, "ffn_gate.weight is"),
         ({"num_hidden_layers": 2}, "missing: blk.1.attn_norm.weight"),
+        ({"num_hidden_layers": 10**9}, "1000000000 layers are said to be in 12 weights"),
         ({"model_type": "qwen2"}, "missing: blk.0.attn_q.bias"),
         ({"model_type": "qwen3"}, "missing: blk.0.attn_q_norm.weight"),
     ],
@@ -144,3 +145,35 @@ def test_what_families_have_of_their_own() -> None:
     ggufs = {f"llama.rope.scaling.{k}": v for k, v in yarn.items() if k == "factor"}
     ggufs |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.original_context_length": 8}
     assert from_gguf(METADATA | ggufs, 10)[1].rotary == of("llama", rope_scaling=yarn).rotary
+
+
+JUNK: tuple[Any, ...] = (
+    None,
+    -1,
+    0,
+    2**70,
+    1.5,
+    float("nan"),
+    "x",
+    "",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    True,
+)
+
+
+def test_junk_in_a_config_is_refused_or_read() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+    refused = 0
+    for kind in FAMILIES:
+        whole = SMALL | {"model_type": kind, "rope_scaling": rope, "sliding_window": 4}
+        cases = [whole | {key: junk} for key in whole for junk in JUNK]
+        cases += [whole | {"rope_scaling": rope | {key: junk}} for key in rope for junk in JUNK]
+        for config in cases:
+            try:
+                from_hugging_face(config)
+            except ValueError:
+                refused += 1
+    assert 400 < refused < 1400

@@ -126,6 +126,8 @@ def _checked(config: DecoderConfig, given: dict[str, Packed]) -> dict[str, Packe
     weights: dict[str, Packed] = {}
     for name, whole in given.items():
         weights |= _parted(config, name, whole) if ".attn_qkv." in name else {name: whole}
+    if config.layers > len(weights):
+        raise ValueError(f"{config.layers} layers are said to be in {len(weights)} weights")
     must, may = weight_shapes(config)
     faults = [f"missing: {name}" for name in must if name not in weights]
     for name, whole in weights.items():

@@ -198,6 +198,7 @@ from lambent.graph.tensor import Tensor, contiguous, input, iota, weight
 if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
     from lambent.frontends.onnx.build import from_onnx
+    from lambent.frontends.torch import from_torch
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
 
@@ -276,6 +277,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "from_onnx",
+    "from_torch",
     "full",
     "full_like",
     "gather",
@@ -393,9 +395,14 @@ _LATER = {
     "compile": "lambent.compiler",
     "evaluate": "lambent.backends.reference.graph",
     "from_onnx": "lambent.frontends.onnx.build",
+    "from_torch": "lambent.frontends.torch",
     "load": "lambent.runtime.save",
 }
 """What is imported on first use, as building a graph does not need it: name → module."""
+
+
+_EXTRAS = {"torch": "torch"}
+"""Package → the extra that installs it, where that is not `cpu`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -408,8 +415,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("lambent"):
             raise
+        package = error.name.partition(".")[0]
         raise ModuleNotFoundError(
-            f"lambent.{name} needs the package {error.name.partition('.')[0]!r}, which is not "
-            "installed; pip install 'lambent[cpu]'",
+            f"lambent.{name} needs the package {package!r}, which is not installed; "
+            f"pip install 'lambent[{_EXTRAS.get(package, 'cpu')}]'",
             name=error.name,
         ) from None

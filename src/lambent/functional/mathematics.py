@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from lambent.functional.arithmetic import abs, clip, maximum, where
+from lambent.functional.arithmetic import abs, clip, maximum, round, where
 from lambent.functional.operands import (
     TensorLike,
     as_tensor,
@@ -112,11 +112,17 @@ def cos(x: TensorLike) -> Tensor:
     return 1.0 - s * s * 2.0
 
 
-def tan(x: TensorLike) -> Tensor:
-    """The tangent: `sin(x) / cos(x)`."""
-    return sin(x) / cos(x)
+@in_compute_dtype
+def tan(x: Tensor) -> Tensor:
+    """The tangent: sin r / cos r with r = x − kπ, the cosine as `sin(π/2 − |r|)`, good at poles."""
+    k = round(x * (1 / math.pi))
+    r = ((x - k * _PI[0]) - k * _PI[1]) - k * _PI[2]
+    beside = ((_PI[0] / 2 - abs(r)) + _PI[1] / 2) + _PI[2] / 2
+    return sin(r) / sin(beside)
 
 
+_PI = (3.140625, 0.0009675025939941406, 1.5099579909783765e-07)
+"""π in three parts; the first two have few digits, so that k times them is exact."""
 _LAMBERT_P = (2027025.0, 270270.0, 6930.0, 36.0)
 _LAMBERT_Q = (2027025.0, 945945.0, 51975.0, 630.0, 1.0)
 """tanh x = x · P(x²) / Q(x²) for |x| ≤ 0.6 to 17 digits: Lambert's continued fraction, cut off."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lambent.algebra.egraph import Saturated, count_programs, saturate
+from lambent.algebra.egraph import saturate
 from lambent.algebra.segments import cut
 from lambent.backends.base import get
 from lambent.backends.cpu.cache import cache_dir
@@ -18,14 +16,14 @@ from lambent.graph.dim import declared, symbols_in
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 from lambent.runtime.build import build
-from lambent.runtime.finish import plan_of, report, time_whole, variants
+from lambent.runtime.finish import plan_of, time_whole, variants
 from lambent.runtime.program import Program
+from lambent.runtime.report import report
 from lambent.search.database import Database
 from lambent.search.driver import Progress, Work, remembered, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-MOST = 10**300  # programs counted
 FINISH = 0.1  # the share of the budget for building and timing whole programs
 
 
@@ -69,12 +67,13 @@ def compile(
     works = [Work(saturated[s.key], counts[s.key]) for s in segments]
     symbols = _hints(nodes)
     key = f"{[i.key for i in instances]} {symbols} {seed}"
+    history, record = _recorder(_listener(progress))
     db = Database(cache_dir(), backend.device_key())
     try:
         effort, known = db.plan(key) or (0.0, None)
         found = search(
             works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
-            progress=_listener(progress), clock=clock, stop_gap=stop_gap,
+            progress=record, clock=clock, stop_gap=stop_gap,
             known=known if effort >= budget else None,
         )  # fmt: skip
         options = variants(found, [s.key for s in segments])
@@ -87,10 +86,11 @@ def compile(
     finally:
         db.close()
     program = programs[best]
-    told = report(backend, plans[best], chosen, instances, found, program, times[best])
-    program.manifest = replace(
-        program.manifest, explain=_graph_report(list(saturated.values())) | told
-    )
+    told = report(
+        backend, plans[best], chosen, instances, segments, saturated, found, history, program,
+        times[best],
+    )  # fmt: skip
+    program.manifest = replace(program.manifest, explain=told)
     return program
 
 
@@ -125,25 +125,26 @@ def _hints(nodes: Sequence[Node]) -> dict[str, int]:
     return {s.name: s.hint for s in map(declared, sorted(atoms))}
 
 
-def _graph_report(saturated: Sequence[Saturated]) -> dict[str, Any]:
-    """Sums over the distinct segments; equal ones count once, as they are searched once."""
-    stats = [s.stats for s in saturated]
-    return {
-        "e_classes": sum(s.e_classes for s in stats),
-        "e_nodes": sum(s.e_nodes for s in stats),
-        "rounds": max(s.rounds for s in stats),
-        "saturated": all(s.saturated for s in stats),
-        "rules": dict(sum((Counter(s.rules) for s in stats), Counter[str]())),
-        "programs": min(MOST, math.prod(map(count_programs, saturated))),
-    }
-
-
 def _listener(
     progress: bool | Callable[[Progress], None],
 ) -> Callable[[Progress], None] | None:
     if not isinstance(progress, bool):
         return progress
     return _line if progress and sys.stderr.isatty() else None
+
+
+def _recorder(
+    tell: Callable[[Progress], None] | None,
+) -> tuple[list[Progress], Callable[[Progress], None]]:
+    """A list of the search's states, and the listener that fills it and passes them on."""
+    history: list[Progress] = []
+
+    def record(state: Progress) -> None:
+        history.append(state)
+        if tell is not None:
+            tell(state)
+
+    return history, record
 
 
 _last = [0.0]

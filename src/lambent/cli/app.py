@@ -52,6 +52,7 @@ def explain(
     source: Annotated[
         bool, typer.Option("--source", help="Print programs and sources too.")
     ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to look at, here.")] = None,
     budget: Budget = 60.0,
     device: Device = "cpu",
     json: Json = False,
@@ -59,7 +60,7 @@ def explain(
     """What the search found, how fast it is, and how far from the bound."""
     from lambent.cli.explain import explain_program
 
-    explain_program(name, source, budget, device, json)
+    explain_program(name, source, budget, device, json, html)
 
 
 @app.command()

@@ -5,23 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lambent.backends.cpu.cache import write_atomic
 from lambent.cli.errors import UserError
 from lambent.cli.examples import EXAMPLES, example
 from lambent.cli.output import console, number, print_json, say, size, table
+from lambent.cli.page import page
 from lambent.cli.progress import compile_graph
 
 FORM = (
     "device", "e_classes", "e_nodes", "rounds", "saturated", "rules", "programs", "candidates",
     "measured", "gap", "noise", "additivity_error", "stored", "kernels", "arena_bytes", "seconds",
+    # what was added later stands behind
+    "ms", "certificate_void", "segments", "instances", "progress", "roofline",
 )  # fmt: skip
 
 
-def explain_program(name: str, source: bool, budget: float, device: str, json: bool) -> None:
-    """Print what is known of a program.
+def explain_program(
+    name: str, source: bool, budget: float, device: str, json: bool, html: Path | None
+) -> None:
+    """Print what is known of a program, or write it as a page.
 
     Raises:
-        UserError: the name is neither an example nor a file.
+        UserError: the name is neither an example nor a file; the page cannot be written.
     """
+    if html is not None and not html.parent.is_dir():  # known before the search
+        raise UserError(f"--html {html}: there is no folder {html.parent}")
     if name in EXAMPLES:
         program = compile_graph(example(name).graph(), name, device, budget)
     elif Path(name).is_file():
@@ -33,9 +41,12 @@ def explain_program(name: str, source: bool, budget: float, device: str, json: b
             f"{name!r} is neither a file nor an example; examples: {', '.join(EXAMPLES)}"
         )
     found = form(name, program)
+    if html is not None:
+        write_atomic(html, page(found).encode())
+        say(f"wrote {html}")
     if json:
         print_json(found)
-    else:
+    elif html is None:
         show(found, source)
 
 

@@ -17,16 +17,16 @@ def say(message: str) -> None:
 
 def print_json(document: Any) -> None:
     """The one document of a `--json` run: strict JSON, numbers that are not finite as null."""
-    print(json.dumps(_finite(document), indent=2, allow_nan=False))
+    print(json.dumps(finite(document), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy
-        return _finite(value.tolist())
+        return finite(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float):
         return value if value - value == 0 else None
     return value

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from lambent.algebra.segments import Instance
-from lambent.backends.base import Backend, Step
+from lambent.backends.base import Step
 from lambent.backends.measuring.operands import draw, spec
 from lambent.graph.dim import representative
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.show import show
 from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
 from lambent.search.driver import Choice, Found
@@ -89,53 +85,3 @@ def time_whole(
             program(**arrays)
             found.append(time.perf_counter() - begin)
     return [statistics.median(found[1:]) for found in times]
-
-
-# ---- the report ------------------------------------------------------------------------------
-
-
-def report(
-    backend: Backend, plan: Plan, choices: Mapping[str, Choice], instances: Sequence[Instance],
-    found: Found, program: Program, seconds: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """What is told of the search and its result: the part of `explain` that is known here."""
-    total = sum(choices[i.key].seconds for i in instances)
-    inner = dict.fromkeys(name for s in plan.steps for name in s.writes if name not in plan.outputs)
-    names = {"void": "certificate_void", "messages": "rejected_because"}
-    told = {names.get(f.name, f.name): getattr(found, f.name) for f in fields(found)}
-    del told["regions"]
-    return told | {
-        "device": backend.name,
-        "additivity_error": abs(total - seconds) / seconds if seconds else None,
-        "ms": None if seconds is None else seconds * 1e3,
-        "stored": [_stored(plan.buffers[name]) for name in inner],
-        "kernels": _kernels(backend, choices, instances),
-        "arena_bytes": program.arena_bytes(),
-    }
-
-
-def _stored(b: Buffer) -> dict[str, Any]:
-    shape = [d if isinstance(d, int) else str(d) for d in b.shape]
-    size = math.prod(map(representative, b.shape)) * b.dtype.itemsize
-    return {"name": b.name, "shape": shape, "dtype": b.dtype.name, "bytes": size}
-
-
-def _kernels(
-    backend: Backend, choices: Mapping[str, Choice], instances: Sequence[Instance]
-) -> list[dict[str, Any]]:
-    """Each distinct kernel once, in order of first use, with how often a run calls it."""
-    used = [kernel for i in instances for kernel in choices[i.key].kernels]
-    first = {id(kernel.program): kernel for kernel in reversed(used)}
-    count = Counter(id(kernel.program) for kernel in used)
-    return [
-        {
-            "name": f"k{number}",
-            "count": times,
-            "ms": first[key].seconds * 1e3,
-            "bound_ms": first[key].bound * 1e3,
-            "schedule": first[key].schedule,
-            "tile_program": show(first[key].program),
-            "source": backend.source(first[key].program),
-        }
-        for number, (key, times) in enumerate(count.items())
-    ]

@@ -8,7 +8,7 @@ bound is a fault of the calibration: the search loosens its bounds, and the cert
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,14 @@ class Bounder:
             return 0.0
         terms = list(walk(*(o.term for o in kernel.outputs)))
         moved = byte_time(self.footprint(kernel, terms), self.calibration)
-        return max(self.work_time(terms), moved) + LAUNCH * self.calibration.launch
+        return max(sum(s for _, s in self.work(terms)), moved) + LAUNCH * self.calibration.launch
+
+    def demand(self, kernel: Kernel) -> tuple[float, float, float]:
+        """Operations, bytes read and bytes written, as the bound counts them."""
+        terms = list(walk(*(o.term for o in kernel.outputs)))
+        operations = sum(s * rate(self.calibration, t.dtype) for t, s in self.work(terms))
+        written = _written(kernel)
+        return operations, self.footprint(kernel, terms) - written, written
 
     def size(self, a: int) -> int:
         if a not in self.sizes:
@@ -81,15 +88,13 @@ class Bounder:
 
     # ---- work ----
 
-    def work_time(self, terms: list[Term]) -> float:
-        """Seconds of arithmetic, every distinct term once, without the points that a mask voids."""
+    def work(self, terms: list[Term]) -> Iterator[tuple[Term, float]]:
+        """Seconds of arithmetic of every distinct term, without the points that a mask voids."""
         shares = self.shares(terms)
-        seconds = 0.0
         for t in terms:
             axes, own = self.priced.get(t) or self.price(t)
             if own:
-                seconds += own * min((f for a, f in shares if a <= axes), default=1.0)
-        return seconds
+                yield t, own * min((f for a, f in shares if a <= axes), default=1.0)
 
     def price(self, t: Term) -> tuple[frozenset[int], float]:
         axes = t.free | t.axes
@@ -146,7 +151,7 @@ class Bounder:
         total = 0.0
         for b in kernel.inputs:
             total += min(most.get(b.name, 0.0), _elements(b)) * b.dtype.itemsize
-        return total + sum(_elements(o.buffer) * o.buffer.dtype.itemsize for o in kernel.outputs)
+        return total + _written(kernel)
 
     def region(self, index: tuple[Size, ...]) -> float:
         """Elements that an access touches at least: a gathered dim may always be the same one."""
@@ -165,6 +170,10 @@ def byte_time(size: float, calibration: Calibration) -> float:
         part = min(left, float(capacity))
         left, seconds = left - part, seconds + part / bandwidth
     return seconds + left / calibration.levels[-1][1]
+
+
+def _written(kernel: Kernel) -> float:
+    return float(sum(_elements(o.buffer) * o.buffer.dtype.itemsize for o in kernel.outputs))
 
 
 def _elements(b: Buffer) -> int:

@@ -27,6 +27,7 @@ from lambent.search.cover import Cover, Option, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
 from lambent.search.model import likely_time
+from lambent.search.rejected import Rejected, rejected
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -69,6 +70,7 @@ class Chosen:
     schedule: str
     seconds: float
     bound: float
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Entry:
     """A candidate at its place, and what is known of it: times in seconds, infinite if unknown."""
 
     form: Canonical
+    root: int  # the stored value that it makes
     reductions: int
     bound: float
     tuned: Tuned
@@ -221,7 +224,8 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         for c in found.candidates:
             form = canonical(c.kernel)
-            entries.append(Entry(form, c.reductions, bounder.bound(c.kernel), bench.known(form)))
+            bound = bounder.bound(c.kernel)
+            entries.append(Entry(form, c.root, c.reductions, bound, bench.known(form)))
         return Region(work, entries, Problem(options, outputs), found.capped)
 
 
@@ -238,7 +242,7 @@ class _Driver:
             entries = {e.name: e for e in r.entries}
             if any(n not in entries or s not in entries[n].tuned.outcomes for n, s in kernels):
                 return False
-            r.choices = [Choice(tuple(self.chosen(entries[n], s) for n, s in kernels))]
+            r.choices = [Choice(tuple(self.chosen(r, entries[n], s) for n, s in kernels))]
             r.lower = solve(r.problem, [e.least for e in r.entries]).bound
         return True
 
@@ -385,9 +389,9 @@ class _Driver:
     def choices(self, r: Region) -> list[Choice]:
         times = [e.time for e in r.entries]
         covers = diverse(r.problem, times, range(len(times)), 3, penalty=1.1)
-        return [Choice(tuple(self.chosen(r.entries[k]) for k in c.kernels)) for c in covers]
+        return [Choice(tuple(self.chosen(r, r.entries[k]) for k in c.kernels)) for c in covers]
 
-    def chosen(self, e: Entry, schedule: str | None = None) -> Chosen:
+    def chosen(self, r: Region, e: Entry, schedule: str | None = None) -> Chosen:
         """The kernel with its best schedule, or the one given."""
         if schedule is None:
             best = e.tuned.best()
@@ -395,4 +399,5 @@ class _Driver:
             schedule = best[1]
         program = self.bench.program(e.tuned, schedule)
         seconds = e.tuned.outcomes[schedule].seconds or 0.0
-        return Chosen(program, e.form.buffers, e.name, schedule, seconds, e.bound)
+        others = rejected(e, schedule, r.entries)
+        return Chosen(program, e.form.buffers, e.name, schedule, seconds, e.bound, others)

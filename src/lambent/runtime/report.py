@@ -1,0 +1,173 @@
+"""What a program tells of its search: plain JSON data in its manifest, shown by `lambent explain`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from lambent.algebra.egraph import Saturated, count_programs
+from lambent.algebra.segments import Instance, Segment
+from lambent.backends.base import Backend, Calibration
+from lambent.graph.dim import representative
+from lambent.graph.node import Node, topo
+from lambent.kernel.kernel import Buffer
+from lambent.kernel.show import show
+from lambent.runtime.plan import Plan
+from lambent.runtime.program import Program
+from lambent.search.bound import Bounder
+from lambent.search.driver import Choice, Chosen, Found, Progress
+
+MOST = 10**300  # programs counted
+POINTS = 200  # of the search's progress
+LONG = 60  # characters of an attribute
+
+
+def report(
+    backend: Backend, plan: Plan, choices: Mapping[str, Choice], instances: Sequence[Instance],
+    segments: Sequence[Segment], saturated: Mapping[str, Saturated], found: Found,
+    history: Sequence[Progress], program: Program, seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """What is told of the search and its result.
+
+    Args:
+        choices: the cover that the program runs, by the key of its segment; `saturated` likewise.
+        history: the search's states, in order.
+        seconds: the median time of a run.
+    """
+    total = sum(choices[i.key].seconds for i in instances)
+    inner = dict.fromkeys(name for s in plan.steps for name in s.writes if name not in plan.outputs)
+    names = {"void": "certificate_void", "messages": "rejected_because"}
+    told = {names.get(f.name, f.name): getattr(found, f.name) for f in fields(found)}
+    del told["regions"]
+    rates = backend.calibrate()
+    return _graph([saturated[s.key] for s in segments]) | told | {
+        "device": backend.name,
+        "additivity_error": abs(total - seconds) / seconds if seconds else None,
+        "ms": seconds * 1e3,
+        "stored": [_stored(plan.buffers[name]) for name in inner],
+        "kernels": _kernels(backend, choices, instances, segments, rates),
+        "arena_bytes": program.arena_bytes(),
+        "segments": [_segment(s, saturated[s.key]) for s in segments],
+        "instances": _instances(instances, [s.key for s in segments]),
+        "progress": _progress(history),
+        "roofline": {"flops": rates.flops, "levels": rates.levels, "launch": rates.launch},
+    }  # fmt: skip
+
+
+# ---- the graph -------------------------------------------------------------------------------
+
+
+def _graph(saturated: Sequence[Saturated]) -> dict[str, Any]:
+    """Sums over the distinct segments; equal ones count once, as they are searched once."""
+    stats = [s.stats for s in saturated]
+    return {
+        "e_classes": sum(s.e_classes for s in stats),
+        "e_nodes": sum(s.e_nodes for s in stats),
+        "rounds": max(s.rounds for s in stats),
+        "saturated": all(s.saturated for s in stats),
+        "rules": dict(sum((Counter(s.rules) for s in stats), Counter[str]())),
+        "programs": min(MOST, math.prod(map(count_programs, saturated))),
+    }
+
+
+def _segment(segment: Segment, saturated: Saturated) -> dict[str, Any]:
+    """`nodes`: op, dtype, shape, attribute, numbers of operands; sources first."""
+    nodes = topo(segment.outputs)
+    number = {n: i for i, n in enumerate(nodes)}
+    return {
+        "rules": {name: found for name, found in saturated.stats.rules.items() if found},
+        "e_classes": saturated.stats.e_classes,
+        "e_nodes": saturated.stats.e_nodes,
+        "nodes": [
+            [n.op, n.dtype.name, _shape(n.shape), _attr(n), [number[s] for s in n.srcs]]
+            for n in nodes
+        ],
+        "outputs": [number[n] for n in segment.outputs],
+    }
+
+
+def _attr(n: Node) -> str:
+    if n.op in ("input", "weight"):
+        return n.name
+    told = "" if n.attr is None else str(n.attr)
+    return told if len(told) <= LONG else told[: LONG - 1] + "…"
+
+
+def _instances(instances: Sequence[Instance], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """For each its segment, and what its inputs are: names, or numbers of earlier instances."""
+    made = {n: i for i, instance in enumerate(instances) for n in instance.outputs}
+    return [
+        {"segment": keys.index(i.key), "inputs": [made.get(n, n.name) for n in i.inputs]}
+        for i in instances
+    ]
+
+
+# ---- kernels ---------------------------------------------------------------------------------
+
+
+def _stored(b: Buffer) -> dict[str, Any]:
+    size = math.prod(map(representative, b.shape)) * b.dtype.itemsize
+    return {"name": b.name, "shape": _shape(b.shape), "dtype": b.dtype.name, "bytes": size}
+
+
+def _shape(shape: Sequence[Any]) -> list[int | str]:
+    return [d if isinstance(d, int) else str(d) for d in shape]
+
+
+def _kernels(
+    backend: Backend, choices: Mapping[str, Choice], instances: Sequence[Instance],
+    segments: Sequence[Segment], rates: Calibration,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Each distinct kernel once, in order of first use, with how often a run calls it."""
+    used = [kernel for i in instances for kernel in choices[i.key].kernels]
+    first = {id(kernel.program): kernel for kernel in reversed(used)}
+    count = Counter(id(kernel.program) for kernel in used)
+    where = {
+        key: [i for i, s in enumerate(segments) if _runs(choices[s.key], key)] for key in count
+    }
+    return [
+        {
+            "name": f"k{number}",
+            "count": times,
+            "ms": first[key].seconds * 1e3,
+            "bound_ms": first[key].bound * 1e3,
+            "tile_program": show(first[key].program),
+            "source": backend.source(first[key].program),
+            "schedule": first[key].schedule,
+            "segments": where[key],
+            **_demand(first[key], rates),
+            "rejected": [asdict(r) for r in first[key].rejected],
+        }
+        for number, (key, times) in enumerate(count.items())
+    ]
+
+
+def _runs(choice: Choice, program: int) -> bool:
+    return any(id(kernel.program) == program for kernel in choice.kernels)
+
+
+def _demand(kernel: Chosen, rates: Calibration) -> dict[str, Any]:
+    """What a run of the kernel reads, writes and computes at least, as its bound counts it."""
+    made, names = kernel.program.kernel, [b.name for b in kernel.buffers]
+    operations, read, written = Bounder(rates, made.extents).demand(made)
+    return {
+        "at_load": made.weights_only,
+        "reads": names[len(made.outputs) :],
+        "writes": names[: len(made.outputs)],
+        "operations": operations,
+        "bytes_read": read,
+        "bytes_written": written,
+    }
+
+
+# ---- the search ------------------------------------------------------------------------------
+
+
+def _progress(history: Sequence[Progress]) -> list[list[float | None]]:
+    """Seconds, best and bound of the whole program in ms: evenly thinned, the last one kept."""
+    step = max(1, -(-len(history) // POINTS))
+    kept = [*history[:-1:step], *history[-1:]]
+    return [[s.seconds, *(None if t is None else t * 1e3 for t in (s.best, s.bound))] for s in kept]

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by the DevTools protocol over two pipes: the standard library is enough.
+"""A headless Chromium, driven by the DevTools protocol over two pipes.
 
 Messages are JSON, each ended by a zero byte. What the page says on its console, throws, or asks the
 network for is kept.
@@ -93,8 +93,7 @@ class Browser:
 
     def open(self, page: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show a file, drawn whole."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=False)  # fmt: skip
+        self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url="about:blank")
@@ -103,6 +102,10 @@ class Browser:
         while not self.run("location.protocol === 'file:' && document.readyState === 'complete'"):
             assert time.monotonic() < end, "the page does not load"
             time.sleep(0.05)
+
+    def resize(self, width: int, height: int = 900) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=False)  # fmt: skip
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""

@@ -48,7 +48,7 @@ def kernel(number: int) -> dict[str, Any]:
         "writes": ["out0"], "at_load": number % 7 == 6, "operations": 10.0**number if number < 9
         else 1e9, "bytes_read": 4096.0 * number, "bytes_written": 64.0,
         "rejected": [
-            {"what": "kernel", "name": "out0 from c1, c2 (1 reductions)", "status": "open",
+            {"what": "kernel", "name": "out0 from c1, c2 (1 reduction inside)", "status": "open",
              "ms": None, "bound_ms": 0.5, "message": ""},
             {"what": "schedule", "name": tried, "status": "ok", "ms": 77.0, "bound_ms": None,
              "message": ""},
@@ -149,8 +149,9 @@ def test_many_kernels(chromium: browser.Browser, tmp_path: Path) -> None:
     found = large()
     path = write(tmp_path, found)
     chromium.requests.clear()
+    chromium.open(path)
     for width in WIDTHS:
-        chromium.open(path, width=width)
+        chromium.resize(width)
         fits(chromium)
     click_through(chromium, found)
     assert chromium.run("document.querySelectorAll('.flow button').length") == 3

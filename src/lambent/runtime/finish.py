@@ -10,7 +10,6 @@ from dataclasses import replace
 from lambent.algebra.segments import Instance
 from lambent.backends.base import Step
 from lambent.backends.measuring.operands import draw, spec
-from lambent.graph.dim import representative
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
 from lambent.runtime.plan import Plan

@@ -1,4 +1,4 @@
-"""What a program tells of its search: plain JSON data in its manifest, shown by `lambent explain`."""
+"""What a program tells of its search: plain JSON data, kept in its manifest for `explain`."""
 
 from __future__ import annotations
 

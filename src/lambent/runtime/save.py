@@ -38,7 +38,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     """
     with replacing(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
         header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
-        archive.writestr("manifest.json", json.dumps(header))
+        archive.writestr("manifest.json", json.dumps(header), zipfile.ZIP_DEFLATED)
         archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
         for i, array in enumerate(program.weights):
             with archive.open(f"weights/{i}.npy", "w", force_zip64=True) as member:

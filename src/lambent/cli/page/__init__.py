@@ -1,8 +1,8 @@
 """`lambent explain --html`: one page that needs no network, made of the files in this folder.
 
-The data of `explain` stand in the page as JSON; `page.js` draws them with `draw.js` (elements and
-numbers), `graph.js` (layers, order, curves) and `plots.js`. Nothing is loaded from anywhere, and the
-page's own policy forbids it.
+The data of `explain` stand in the page as JSON; `page.js` fills the sections with what `draw.js`
+(elements and numbers), `graph.js` (layers, order, curves), `plots.js` and `kernels.js` make of
+them. Nothing is loaded from anywhere, and the page's own policy forbids it.
 """
 
 from __future__ import annotations

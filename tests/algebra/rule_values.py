@@ -25,7 +25,7 @@ SORTS = {
     "Nil": "", "Cons": "IL", "AtL": "bIL", "Ax": "b", "IC": "n", "IS": "s",
     "IAdd": "II", "IMul": "nI",
     "IMulI": "II", "IDiv": "II", "IMin": "II", "IMax": "II", "IOf": "T", "AtI": "bII",
-    "cut": "bb", "fits": "bd",
+    "fits": "bd",
 }  # fmt: skip
 SORTS |= dict.fromkeys(("Exp2", "Log2", "Sin", "Recip", "Sqrt", "Not"), "T")
 SORTS |= dict.fromkeys(("Add", "Mul", "Mod", "Less", "Eq", "Mask"), "TT")
@@ -73,11 +73,11 @@ class Sample:
         self.rule, self.env, self.buffers = rule, {}, {}
         self.number = self.rng.choice([float32, float32, float32, int64, int8])
         self.wild = self.rng.choice([0.0, 0.0, 0.15, 0.5])
-        self.sorts = {}
+        self.sorts, self.cut, self.unused = {}, 0, ()
         before = read(rule.before)
         self.collect(before)
         for guard in rule.guards:
-            if guard.startswith(("(cut", "(fits")):
+            if guard.startswith("(fits"):
                 self.collect(read(guard))
 
     def collect(self, e, sort="T", of=""):
@@ -92,11 +92,22 @@ class Sample:
     # ---- drawing -----------------------------------------------------------------------------
 
     def draw(self):
+        if any(guard.startswith("(cut") for guard in self.rule.guards):
+            self.draw_cut()
         for name, sort in self.sorts.items():
             self.env[name] = getattr(self, f"draw_{sort}")()
 
+    def draw_cut(self):
+        """The axis of 3 points in two parts of 2, the last of them ragged."""
+        o, i = self.rng.sample([0, 2, 3], 2)
+        at = tuple(sorted((o, i))), np.asarray([[0, 1], [2, 3]] if o < i else [[0, 2], [1, 3]])
+        self.cut = 1 << 1
+        self.env |= {"n": self.cut, "o": 1 << o, "i": 1 << i, "at": (*at, int64)}
+        self.env["in"] = at[0], at[1] < EXTENTS[1], bool_
+        self.unused = self.rng.choice([(o, i)] * 9 + [()])
+
     def axes(self):
-        return tuple(b for b in EXTENTS if self.rng.random() < 0.5)
+        return tuple(b for b in EXTENTS if self.rng.random() < 0.5 and b not in self.unused)
 
     def array(self, axes, dtype):
         shape = [EXTENTS[a] for a in axes]
@@ -132,7 +143,7 @@ class Sample:
         return "buffer"
 
     def draw_m(self):
-        return self.rng.randrange(1, 16)
+        return (self.rng.randrange(1, 16) | self.cut) & ~mask_of(self.unused)
 
     def draw_b(self):
         return 1 << self.rng.randrange(4)
@@ -307,7 +318,7 @@ class Sample:
             a, b = (self.fact(x) for x in args)
             return {"<": a < b, ">": a > b, ">=": a >= b, "!=": a != b}[op]
         if op == "cut":
-            return self(args[0]) != self(args[1])
+            return True
         if op == "fits":
             return DTYPE[self(args[1])].is_integer
         _, x, dtype = self(args[0])

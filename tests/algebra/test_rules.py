@@ -41,6 +41,7 @@ def changed(name, old, new, side="after"):
     return replace(rule, **{side: text.replace(old, new)})
 
 
+AT = "(At n at x)"
 MUTANTS = {
     "sum_out of infinite factors": without("sum_out", "real c"),
     "sum_out captures": everything("sum_out"),
@@ -74,7 +75,12 @@ MUTANTS = {
     "scale_sign loses the sign": changed("scale_sign", "(* NEG a)", "a"),
     "scale_const forgets log2 e": changed("scale_const", "(+ n m)", "n"),
     "fold_split carries NaN": changed("fold_split", "Part", "Fold"),
-    "part_split without its maximum": changed("part_split", "(Max (^ m o) a)", "a"),
+    "part_split without its maximum": changed("part_split", "(Max r (Add", "(Add (Max r a) (Add"),
+    "sum_split takes the last part for whole": changed("sum_split", "(Mask in (At n at x))", AT),
+    "max_split takes 0 for outside": changed("max_split", "(Inf -1 d)", "(C ZERO 0 d)"),
+    "fold_split of what is outside": changed("fold_split", "(Mask in (At n at v))", "(At n at v)"),
+    "sum_split captures": without("sum_split", "(& w f_x)"),
+    "sum_split of an axis twice": without("sum_split", "(& m w)"),
     "online sums other axes": changed("online", "(Max m a)", "(Max p a)", "before"),
     "at_sum captures": without("at_sum", "(& m"),
 }

@@ -17,7 +17,7 @@ from typing import Any
 
 from lambent.algebra.readout import Ref, Row, rank, read_rows
 from lambent.algebra.rules import MOST_AXES
-from lambent.algebra.saturate import Session
+from lambent.algebra.saturate import PART, Session
 from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
 from lambent.algebra.translate import translate
 from lambent.graph.dim import Size, value, values_in
@@ -106,7 +106,7 @@ class Saturated:
 
 
 def saturate(
-    outputs: Sequence[Node], *, limit: int = 60_000, seconds: float = 20.0, split: int = 0
+    outputs: Sequence[Node], *, limit: int = 60_000, seconds: float = 20.0, part: int = PART
 ) -> Saturated:
     """All programs that the rules find for these outputs, as an e-graph.
 
@@ -114,16 +114,16 @@ def saturate(
         outputs: nodes of one graph; one that is there twice is one root.
         limit: e-nodes after which no further round starts; what was found by then is used.
         seconds: likewise.
-        split: reduced axes are also offered in up to this many parts; 0 for none.
+        part: elements of the parts in which long reductions with few results are also offered.
 
     Raises:
         ValueError: the graph has more axes than fit: cut it in segments.
     """
     start = time.monotonic()
     translation = translate(outputs)
-    if len(translation.extents) > MOST_AXES // 2:  # some may be cut in two
+    if len(translation.extents) > MOST_AXES // 2:  # some may also be counted in parts
         translation = translate(outputs, reuse=True)
-    session = Session(translation, split)
+    session = Session(translation, part)
     session.saturate(limit, seconds)
     return read(session, start)
 

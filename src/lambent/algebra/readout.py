@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lambent.algebra.names import mixed_radix
 from lambent.algebra.rules import CODE, SUBSTITUTION, VARIES
 from lambent.algebra.saturate import HEAD, TYPED, Session
 from lambent.algebra.term import REDUCTIONS
-from lambent.graph.dim import Size, intern
+from lambent.graph.dim import Size, axis, intern
 from lambent.graph.dtypes import DType, int64
 
 Ref = Any
@@ -113,7 +112,7 @@ def _args(op: str, key: tuple[Any, ...], extents: Sequence[Size]) -> tuple[Any, 
     if op in REDUCTIONS:
         return (_axes(key[0]),)
     if op == "Ax":
-        return (mixed_radix(sorted(_axes(key[0])), extents),)
+        return tuple(map(axis, _axes(key[0])))
     if op == "val":
         return tuple(math.prod((extents[b] for b in sorted(_axes(m))), start=1) for m in key[:1])
     return (intern("symbol", key[0]).dim(),) if op == "IS" else key

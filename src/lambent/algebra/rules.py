@@ -24,7 +24,8 @@ reals. Inputs are taken for finite; weights are looked at. Of what values depend
     (fixed c)     c is made of weights, constants and indices alone
     (apart m n)   no axis is in both
     (filled m)    all have points
-    (cuts m o)    a whole axis among m has an outer part o
+    (cuts m)      n among m is also counted as places i of parts o: at the index `at` where `in`;
+                  w has o and i, none of which is among m, and r is m with i for n
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _GUARDS = {
     "fixed": "(= d_{0} (free {0})), (= 0 (& VARIES d_{0}))",
     "apart": "(= 0 (& {0} {1}))",
     "filled": "(= 0 (& {0} EMPTY))",
-    "cuts": "(cut {1} i), (= c (| {1} i)), (= c (& c {0}))",
+    "cuts": "(cut n o i at in), (= n (& {0} n)), (= w (| o i)), (= 0 (& {0} w)),"
+    " (= r (| i (^ {0} n)))",
 }
 
 
@@ -173,6 +175,8 @@ TABLE = parse(
     " <=> (Mask b ([Mask a/Cast d/Scale c n/Mul y/Sum m/Max m] x))"
     " if [///(fin y)/(lacks b m)/(lacks b m)]",
     "mask_twice: (Mask a (Mask a x)) => (Mask a x)",
+    "mask_all: (Mask (C ONE 0 BOOL) x) =>> x",
+    "mask_none: (Mask (Not (C ONE 0 BOOL)) x) =>> (C ZERO 0 d) if (= d (dt x))",
     "mask_add: (Add (Mask b x) (Mask b y)) => (Mask b (Add x y))",
     "not_not: (Not (Not b)) => b",
     "cast_bool: (Cast d b) => (Mask b (C ONE 0 d)) if (= BOOL (dt b)), (!= d BOOL)",
@@ -186,11 +190,17 @@ TABLE = parse(
     " if (= n (& m n)), (lacks i n), (= INT64 (dt i))",
 )
 
+_PART = "(Add (Mask in (At n at {})) (Mask (Not in) (Inf -1 d)))"  # −inf outside
 SPLITS = parse(
-    # A reduction in an outer and an inner part, for work that is shared out and combined.
-    "[sum/max]_split: ([Sum/Max] m x) => ([Sum/Max] o ([Sum/Max] (^ m o) x)) if (cuts m o)",
-    "[fold/part]_split: ([Fold/Part] m a v) => ([Fold/Part] o (Max (^ m o) a) (Part (^ m o) a v))"
-    " if (cuts m o)",
+    # A reduction in parts, for work that is shared out and combined: of places i in parts o.
+    "sum_split: (Sum m x) => (Sum o (Sum r (Mask in (At n at x)))) if (cuts m), (lacks x w)",
+    "outside_scale: (Add (Mask b (Scale c n a)) (Mask (Not b) (Inf -1 d)))"
+    " => (Scale c n (Add (Mask b a) (Mask (Not b) (Inf -1 d)))) if (> c ZERO)",
+    f"max_split: (Max m a) => (Max o (Max r {_PART.format('a')}))"
+    " if (cuts m), (lacks a w), (flt a), (= d (dt a))",
+    f"[fold/part]_split: ([Fold/Part] m a v) => ([Fold/Part] o (Max r {_PART.format('a')})"
+    f" (Part r {_PART.format('a')} (Mask in (At n at v))))"
+    " if (cuts m), (lacks a w), (lacks v w), (= d (dt a))",
 )
 
 SUBSTITUTION = parse(

@@ -7,6 +7,7 @@ no version stops inside a step, and each e-graph stays in the thread that made i
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,11 +19,20 @@ import numpy as np
 from egglog.bindings import EGraph
 
 from lambent.algebra.facts import DECLARATIONS, fact_rules
-from lambent.algebra.names import mixed_radix
 from lambent.algebra.rules import CODE, MOST_AXES, SPLITS, SUBSTITUTION, TABLE, VARIES, spell
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import Atom, Dim, Monomial, Size, axes_in, terms_of
+from lambent.graph.dim import (
+    Atom,
+    Dim,
+    Monomial,
+    Size,
+    axes_in,
+    axis,
+    exact,
+    representative,
+    terms_of,
+)
 from lambent.graph.node import Weight
 from lambent.graph.prove import Prover, substitute
 
@@ -33,58 +43,48 @@ HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINAR
 TYPED = ("const", "inf", "nan", "cast")
 """Operations that have the number of their dtype as a last argument."""
 
+PART = 256  # elements of a part of a long reduction
+MANY = 8  # parts that such a reduction has at least
+FEW = 64  # results; with more of them there is work to share out without parts
+
 _AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Axes as bits of a mask. An axis that is cut has two bits, the outer one first."""
+    """Axes as bits of a mask. `cuts`: of an axis that is also counted in parts the bit, and those of
+    the part and of the place in it, which `of` lacks."""
 
-    of: dict[int, tuple[int, ...]]
+    of: dict[int, int]
     extents: tuple[Size, ...]
-
-    @property
-    def cuts(self) -> list[tuple[int, ...]]:
-        """The bits of each axis that is cut."""
-        return [bits for bits in self.of.values() if len(bits) > 1]
+    cuts: tuple[tuple[int, int, int], ...]
 
     def mask(self, axes: Iterable[int]) -> int:
-        return sum(1 << b for a in axes for b in self.of[a])
+        return sum(1 << self.of[a] for a in axes)
 
     def index(self, e: Size) -> Size:
         """An index expression over axes, over bits."""
-        bits = {a: mixed_radix(self.of[a], self.extents) for a in axes_in(e)}
-        return substitute(e, lambda atom: bits[atom.args[0]] if atom.kind == "axis" else None)
+        return substitute(e, lambda x: axis(self.of[x.args[0]]) if x.kind == "axis" else None)
 
 
-def name_bits(translation: Translation, split: int) -> Bits:
-    """A bit for every axis that occurs; reduced axes are cut in up to `split` parts.
+def name_bits(translation: Translation, part: int, few: int) -> Bits:
+    """A bit for every axis that occurs; for `part` and `few` see `Session`.
 
     Raises:
         ValueError: more axes than an i64 has bits.
     """
-    terms = list(translation.terms())
-    reduced = frozenset[int]().union(*(t.axes for t in terms))
+    extents, terms = translation.extents, list(translation.terms())
     homes = (axes_in(e) for root in translation.roots for e in root.index)
-    used = reduced.union(*(t.free for t in terms), *homes)
-    of: dict[int, tuple[int, ...]] = {}
-    extents: list[Size] = []
-    for a in sorted(used):
-        parts = _parts(translation.extents[a], split if a in reduced else 0)
-        of[a] = tuple(range(len(extents), len(extents) + len(parts)))
-        extents += parts
-    if len(extents) > MOST_AXES:
-        raise ValueError(f"{len(extents)} axes in one region, at most {MOST_AXES}: cut the graph")
-    return Bits(of, tuple(extents))
-
-
-def _parts(extent: Size, split: int) -> tuple[Size, ...]:
-    """(parts, their extent), in the most equal parts that are allowed; (extent,) for none."""
-    if isinstance(extent, int):
-        for parts in range(min(split, extent - 1), 1, -1):
-            if extent % parts == 0:
-                return parts, extent // parts
-    return (extent,)
+    used = sorted(frozenset[int]().union(*(t.free | t.axes for t in terms), *homes))
+    sizes = {a: representative(extents[a]) for a in used}
+    short = [t.axes for t in terms if math.prod(sizes[a] for a in t.free) <= few]
+    long = [a for a in used if sizes[a] >= MANY * part > 0 and any(a in axes for axes in short)]
+    parts = [n for a in long for n in ((extents[a] + part - 1) // part, part)]
+    if len(used) + len(parts) > MOST_AXES:
+        raise ValueError(f"{len(used)} axes in one region, at most {MOST_AXES}: cut the graph")
+    of = {a: bit for bit, a in enumerate(used)}
+    cuts = ((of[a], len(used) + 2 * i, len(used) + 2 * i + 1) for i, a in enumerate(long))
+    return Bits(of, (*(extents[a] for a in used), *parts), tuple(cuts))
 
 
 _FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
@@ -100,19 +100,22 @@ def is_finite(weight: Weight) -> bool:
 class Session:
     """One e-graph: the table, the facts, and the terms of one translation.
 
+    A reduction with at most `few` results over an axis that is long enough for MANY parts is also
+    offered in parts of `part` elements; 0 for none. Sizes are the usual ones.
+
     After `saturate`: the rounds, and whether they reached a fixpoint.
     """
 
-    def __init__(self, translation: Translation, split: int = 0) -> None:
+    def __init__(self, translation: Translation, part: int = 0, few: int = FEW) -> None:
         self.translation = translation
         self.egraph = EGraph()
-        self.bits = name_bits(translation, split)
+        self.bits = name_bits(translation, part, few)
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self.rounds, self.saturated = 0, False
         self.rules = (*TABLE, *(SPLITS if self.bits.cuts else ()), *SUBSTITUTION)
         empty = self._where(lambda n: not Prover().ge0(n - 1))
         symbolic = self._where(lambda n: isinstance(n, Dim))
-        table = [*DECLARATIONS, *fact_rules()]
+        table = [*DECLARATIONS, *fact_rules(), *self._parts()]
         table += [rule.text(i) for i, rule in enumerate(self.rules)]
         lines = [spell(line, empty, symbolic) for line in table]
         lines += [*self._told(), *self._terms()]
@@ -128,10 +131,16 @@ class Session:
 
     # ---- terms in ----------------------------------------------------------------------------
 
+    def _parts(self) -> Iterator[str]:
+        """The axes that are also counted in parts, and where a place in a part is on the axis."""
+        for n, o, i in self.bits.cuts:
+            size, even = self.bits.extents[i], exact(self.bits.extents[n], self.bits.extents[i])
+            at = f"(IAdd (IMul {size} (Ax {1 << o})) (Ax {1 << i}))"
+            here = f"(Less (Val {at}) (Next {1 << n} INT64))" if even is None else "(C ONE 0 BOOL)"
+            yield f"(cut {1 << n} {1 << o} {1 << i} {at} {here})"
+
     def _told(self) -> Iterator[str]:
         """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
-        for outer, inner in self.bits.cuts:
-            yield f"(cut {1 << outer} {1 << inner})"
         for dtype in (d for d in CODE if d.is_integer and d.itemsize < 8):
             top = 2 ** (8 * dtype.itemsize - (dtype.kind == "i"))
             fitting = (b for b, n in enumerate(self.bits.extents) if Prover().ge0(top - n))

@@ -255,6 +255,16 @@ def test_long_reductions_are_offered_in_parts():
     assert "part" in {n.op for e in split.classes.values() for n in e.nodes}
 
 
+def test_every_member_of_a_long_cache_in_parts():
+    n = Dim("parts_n", 1, 4096)
+    q, k, v = (t.input(name, (2, m, 3)) for name, m in (("q", 1), ("k", n), ("v", n)))
+    outputs = [matmul(softmax(matmul(q, swapped(k, -2))), v).node]
+    saturated = saturate(outputs, part=4)
+    assert {"sum_split", "max_split", "fold_split"} <= saturated.stats.rules.keys()
+    for size in (1, 3, 4, 9, 21):
+        assert faults(saturated, outputs, 0, {"parts_n": size}) == []
+
+
 # ---- the read-out ----------------------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lambent.algebra.term import Buffer, Term
-from lambent.graph.dim import Size
+from lambent.algebra.term import Buffer, Term, walk
+from lambent.graph.dim import Size, axes_in
 
 __all__ = ["Buffer", "Kernel", "Output"]
 
@@ -39,3 +39,21 @@ class Kernel:
     def weights_only(self) -> bool:
         """True if nothing but weights is read: such a kernel runs once, at load."""
         return all(b.weight for b in self.inputs)
+
+    @property
+    def overwritable(self) -> frozenset[str]:
+        """The inputs whose memory may be the output's: each element is read where it is written.
+
+        Every load is at the output's own index, which nothing rebinds: whoever computes an element
+        has read it before, and nobody else does.
+        """
+        if len(self.outputs) > 1:
+            return frozenset()
+        output = self.outputs[0]
+        own = frozenset[int]().union(*map(axes_in, output.index))
+        terms = list(walk(output.term))
+        if any(t.axes & own for t in terms):
+            return frozenset()
+        elsewhere = {t.args[0] for t in terms if t.op == "in" and t.args[1] != output.index}
+        like = (output.buffer.shape, output.buffer.dtype)
+        return frozenset(b.name for b in self.inputs if (b.shape, b.dtype) == like) - elsewhere

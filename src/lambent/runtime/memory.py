@@ -42,9 +42,28 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     return found
 
 
+def in_place(plan: Plan, alive: dict[str, tuple[int, int]]) -> dict[str, str]:
+    """Buffers whose step may write them over an input that it is the last to read → that input."""
+    found: dict[str, str] = {}
+    for number, step in enumerate(plan.steps):
+        kernel = step.program.kernel
+        for name, buffer in zip(step.reads, kernel.inputs, strict=True):
+            over = step.writes[0]
+            dies = name in alive and alive[name][1] == number and step.reads.count(name) == 1
+            fits = over in alive and nbytes(plan, over) == nbytes(plan, name)
+            if dies and fits and buffer.name in kernel.overwritable:
+                found.setdefault(over, name)
+    return found
+
+
 def plan_memory(plan: Plan) -> Memory:
-    """Place every intermediate. Deterministic; two buffers alive at one step never overlap."""
+    """Place every intermediate. Deterministic; two buffers alive at one step overlap only where
+    one is written over the other."""
     alive = lifetimes(plan)
+    first: dict[str, str] = {}  # of the buffers that are written over each other
+    for name, over in in_place(plan, alive).items():
+        first[name] = first.get(over, over)
+        alive[first[name]] = alive[first[name]][0], alive.pop(name)[1]
     sizes = {name: nbytes(plan, name) for name in alive}
     hints = {name: representative(size) for name, size in sizes.items()}
     blocks: dict[int, Size] = {0: 0}
@@ -61,6 +80,7 @@ def plan_memory(plan: Plan) -> Memory:
             place = min(wrong, key=lambda i: wrong[i], default=len(blocks)), 0
         places[name] = place
         blocks[place[0]] = maximum(blocks.get(place[0], 0), place[1] + size)
+    places |= {name: places[other] for name, other in first.items()}
     return Memory(tuple(blocks.values()), places)
 
 

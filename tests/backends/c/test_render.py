@@ -24,7 +24,7 @@ from programs import (
     softmax,
 )  # fmt: skip
 
-from lambent.backends.c.render import scratch_bytes
+from lambent.backends.c.render import Renderer
 from lambent.backends.c.target import Target, for_cpu
 from lambent.backends.cpu.features import detect
 from lambent.graph.dim import Dim, evaluate, value
@@ -530,4 +530,6 @@ def test_other_vector_widths_give_the_same(run: Library, narrow_and_wide: list[L
 
 def test_scratch_is_counted() -> None:
     p = matmul(512, 512, 512, (96, 128, 256))
-    assert 4 * 96 * 128 <= scratch_bytes(p, NATIVE) <= 4 * (96 * 128 + 256 * 128 + 96 * 256)
+    renderer = Renderer(p, "k", NATIVE)
+    renderer.text()
+    assert 4 * 96 * 128 <= renderer.scratch <= 4 * (96 * 128 + 256 * 128 + 96 * 256)

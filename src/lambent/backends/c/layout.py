@@ -7,338 +7,214 @@ value along an axis.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from lambent.backends.c.prelude import CODES
 from lambent.backends.c.target import Target
-from lambent.graph.dim import Size, axis, exact, representative, values_in
-from lambent.graph.dtypes import DType
-from lambent.graph.prove import Prover, substitute
-from lambent.kernel.kernel import Buffer
-from lambent.kernel.tile import (
-    Accumulate,
-    Dot,
-    For,
-    Index,
-    Let,
-    Lit,
-    Load,
-    Map,
-    Reduce,
-    Ref,
-    Stmt,
-    Store,
-    TileProgram,
-    Value,
-    Var,
-    index_axes,
-    operands,
-    statements,
-    values,
-)  # fmt: skip
+from lambent.graph.dim import Size, atoms_of, axis, exact, representative, split, values_in
+from lambent.graph.prove import Prover, bounds
+from lambent.kernel import tile as ir
+from lambent.kernel.tile import index_axes, operands, statements, values
 
+POWERS = tuple(1 << n for n in range(9))
 SLOW = {"exp2": 8.0, "log2": 10.0, "sin": 10.0, "mod": 12.0, "sqrt": 3.0, "recip": 3.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A tile in memory: the stride, in elements, of every axis that it has; `inner` has stride 1.
-
-    panel: (axis, width): that axis is cut in panels of `width`, `strides[axis]` apart; in a panel
-    it has stride 1.
-    """
-
-    name: str
-    code: str
-    strides: dict[int, int]
-    inner: int | None
-    size: int
-    panel: tuple[int, int] | None = None
+Side = tuple[ir.Value, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an index leads: (expression, needs clamping, extent, stride) of each dim."""
+    """Where an index leads: `flat` is the offset, in elements, of what is clamped into the buffer.
 
-    dims: tuple[tuple[Size, bool, Size, Size], ...]
-    flat: Size  # the offset where nothing is clamped
+    inside: nothing needs clamping. border: (offset of the other dims, index, extent) of a last dim
+    that needs it. bare: extents that must not be 0.
+    """
 
-    def slope(self, i: int) -> Size | None:
-        """The stride along an axis; None where it is not constant or the index may be clamped."""
-        if any(clamp and i in index_axes(e) for e, clamp, _, _ in self.dims):
-            return None
-        return slope(self.flat, i)
+    flat: Size
+    inside: bool
+    border: tuple[Size, Size, Size] | None
+    bare: tuple[Size, ...]
 
 
+@lru_cache(1 << 14)
 def slope(size: Size, i: int) -> Size | None:
     """The coefficient of axis i in an expression that is linear in it, else None."""
-    if i not in index_axes(size):
-        return 0
-    if any(i in v.axes for v in values_in(size)):
-        return None
-    following = substitute(
-        size, lambda a: axis(i) + 1 if a.kind == "axis" and a.args[0] == i else None
-    )
-    step = following - size
-    return None if i in index_axes(step) else step
+    step, rest = split(size, *atoms_of(axis(i)))
+    return None if i in index_axes(step) | index_axes(rest) else step
 
 
 class Layout:
     """The choices for one program; made once, before any text."""
 
-    def __init__(self, program: TileProgram, target: Target, buffers: dict[str, Buffer]) -> None:
-        self.program, self.lanes, self.buffers = program, target.lanes, buffers
+    def __init__(self, program: ir.TileProgram, target: Target) -> None:
+        self.program, self.lanes, kernel = program, target.lanes, program.kernel
+        self.buffers = {b.name: b for b in (*(o.buffer for o in kernel.outputs), *kernel.inputs)}
         self.prover = Prover({i: a.extent for i, a in program.axes.items()})
-        self._axes: dict[int, tuple[Value, frozenset[int]]] = {}
-        self._ranges: dict[int, tuple[Value, tuple[int, int] | None]] = {}
-        self._places: dict[tuple[str, tuple[Size, ...]], Place] = {}
-        self.looped = frozenset(s.axis for s in statements(program.body) if isinstance(s, For))
-        self.unit = frozenset(
-            i
-            for i, a in program.axes.items()
-            if a.extent == 1 or (i in self.looped and a.tile == 1)
-        )
-        self.uses: Counter[str] = Counter(_names(program.body))
-        self.inner: dict[str, int | None] = {}
-        self._vote()
-
-    def count(self, i: int) -> int:
+        self._axes: dict[int, tuple[ir.Value, frozenset[int]]] = {}
+        self._places: dict[tuple[type, str, tuple[Size, ...]], Place] = {}
+        self.looped = frozenset(s.axis for s in statements(program.body) if isinstance(s, ir.For))
+        axes, cut = program.axes.items(), self.looped
+        self.count = {i: max(1, min(a.tile, representative(a.extent))) for i, a in axes}
         """About how many indices of an axis a tile has."""
+        self.unit = frozenset(i for i, a in axes if a.extent == 1 or (i in cut and a.tile == 1))
+        self.uses = Counter(reads(program.body))
+        self.inner: dict[str, int | None] = {}
+        self._elect()
+
+    # ---- axes ----
+
+    def upper(self, i: int) -> int:
+        """The most indices that a tile of an axis has."""
         a = self.program.axes[i]
-        usual = representative(a.extent)
-        return max(1, min(a.tile, usual) if i in self.looped else usual)
+        return min(a.tile, bounds(a.extent)[1])
 
-    def axes(self, v: Value) -> frozenset[int]:
+    def lengths(self, i: int) -> frozenset[int]:
+        """How many indices the tiles of an axis can have; of symbolic ones, some hundred cases."""
+        a = self.program.axes[i]
+        if exact(a.extent, a.tile) is not None:
+            return frozenset({a.tile})
+        if isinstance(a.extent, int):
+            return frozenset({min(a.tile, a.extent), a.extent % a.tile})
+        tile = a.tile if i in self.looped else 0
+        step = max(n for n in POWERS if tile % n == 0 and exact(a.extent, n) is not None)
+        return frozenset(range(0, min(self.upper(i), POWERS[-1] * step) + 1, step))
+
+    def axes(self, v: ir.Value) -> frozenset[int]:
         """The axes that a value depends on and that have more than one index in a tile."""
-        known = self._axes.get(id(v))
-        if known is None:
-            known = self._axes[id(v)] = (v, self._free(v) - self.unit)
-        return known[1]
+        if id(v) not in self._axes:
+            self._axes[id(v)] = (v, ir.axes_of(v) - self.unit)
+        return self._axes[id(v)][1]
 
-    def _free(self, v: Value) -> frozenset[int]:
-        match v:
-            case Load(index=index):
-                return frozenset[int]().union(*map(index_axes, index))
-            case Index(index=e):
-                return index_axes(e)
-            case Ref(axes=axes):
-                return axes
-            case Reduce(axes=axes) | Dot(axes=axes):
-                return frozenset[int]().union(*map(self.axes, operands(v))) - axes
-            case _:
-                return frozenset[int]().union(*map(self.axes, operands(v)))
+    # ---- places in memory ----
 
-    def place(self, buffer: str, index: tuple[Size, ...], exact_: bool = False) -> Place:
-        """The place of an index into a buffer; `exact_` says that it is never outside."""
-        key = (buffer, index)
+    def place(self, at: ir.Load | ir.Store) -> Place:
+        """The place of a Load, or of a Store, which is never outside."""
+        key = (type(at), at.buffer, at.index)
         if key not in self._places:
-            shape = self.buffers[buffer].shape
+            shape, apply = self.buffers[at.buffer].shape, self.prover.apply
+            dims, inside = list(zip(at.index, shape, strict=True)), isinstance(at, ir.Store)
+            kept = [e if inside else apply("max", apply("min", e, n - 1), 0) for e, n in dims]
             stride: Size = 1
-            dims: list[tuple[Size, bool, Size, Size]] = []
             flat: Size = 0
-            for e, extent in zip(reversed(index), reversed(shape), strict=True):
-                inside = exact_ or (self.prover.ge0(e) and self.prover.ge0(extent - 1 - e))
-                dims.append((e, not inside, extent, stride))
-                flat, stride = flat + e * stride, stride * extent
-            self._places[key] = Place(tuple(reversed(dims)), flat)
+            for e, n in zip(reversed(kept), reversed(shape), strict=True):
+                flat, stride = flat + e * stride, stride * n
+            moved = [n for (e, n), k in zip(dims, kept, strict=True) if e != k]
+            bare = tuple(n for n in moved if self.prover.interval(n)[0] < 1)
+            edge = bool(kept) and kept[-1] != at.index[-1]
+            border = (flat - kept[-1], at.index[-1], shape[-1]) if edge else None
+            self._places[key] = Place(flat, not moved, border, bare)
         return self._places[key]
 
-    # ---- the inner axis of arrays ----
+    def near(self, v: ir.Value) -> frozenset[int]:
+        """The axes along which a Load or a Ref has its neighbours in memory."""
+        if isinstance(v, ir.Load):
+            flat = self.place(v).flat
+            return frozenset(i for i in self.axes(v) if slope(flat, i) == 1)
+        inner = self.inner.get(v.name) if isinstance(v, ir.Ref) else None
+        return frozenset() if inner is None else frozenset({inner})
 
-    def _vote(self) -> None:
-        votes: dict[str, dict[int, float]] = {}
-        for s in statements(self.program.body):
-            if isinstance(s, (Let, Var)):
-                axes = self.axes(s.value) if isinstance(s, Let) else set(s.axes) - self.unit
-                votes.setdefault(s.name, dict.fromkeys(sorted(axes), 0.0))
-        for s in statements(self.program.body):
-            for name, i, weight in self._votes_of(s):
-                if name in votes and i in votes[name]:
-                    votes[name][i] += weight
-        for name, by_axis in votes.items():
-            ranked = sorted(
-                (self.count(i) >= self.lanes, weight, self.count(i), i)
-                for i, weight in by_axis.items()
-            )
-            self.inner[name] = ranked[-1][3] if ranked else None
-
-    def _votes_of(self, s: Stmt) -> Iterator[tuple[str, int, float]]:
-        for value in operands(s):
-            yield from self._votes_in(value)
-        if isinstance(s, Store):
-            place = self.place(s.buffer, s.index, True)
-            for ref in _refs(s.value):
-                yield from ((ref.name, i, 2.0) for i in ref.axes if place.slope(i) == 1)
-        if isinstance(s, (Let, Accumulate)):
-            for v in elementwise(s.value):
-                if isinstance(v, Load):
-                    yield from ((s.name, i, 1.0) for i in self.contiguous(v))
-                if isinstance(v, Dot):
-                    for side in self.sides(v):
-                        for i in side[1]:
-                            yield s.name, i, 2.5 if i in self.contiguous(side[0]) else 1.0
-
-    def _votes_in(self, value: Value) -> Iterator[tuple[str, int, float]]:
-        for v in values(value):
-            if isinstance(v, Reduce):
-                yield from ((r.name, i, 2.0) for r in _refs(v.arg) for i in v.axes & r.axes)
-            if isinstance(v, Dot):
-                (a, own_a), (b, own_b) = self.sides(v)
-                for x, own, y, other in ((a, own_a, b, own_b), (b, own_b, a, own_a)):
-                    if isinstance(x, Ref):
-                        beside = bool(self.contiguous(y) & other)
-                        yield from ((x.name, i, 0.2 if beside else 1.0) for i in own)
-                        yield from ((x.name, i, 0.5) for i in v.axes)
-
-    def contiguous(self, v: Value) -> frozenset[int]:
-        """The axes along which a load reads neighbouring elements."""
-        if not isinstance(v, Load):
-            return frozenset()
-        place = self.place(v.buffer, v.index)
-        return frozenset(i for i in self.axes(v) if slope(place.flat, i) == 1)
-
-    def sides(self, dot: Dot) -> tuple[tuple[Value, frozenset[int]], tuple[Value, frozenset[int]]]:
+    def sides(self, dot: ir.Dot) -> tuple[Side, Side]:
         """Both operands of a Dot, each with the axes of the result that it alone has."""
         a, b = self.axes(dot.a) - dot.axes, self.axes(dot.b) - dot.axes
         return (dot.a, a - b), (dot.b, b - a)
 
+    # ---- the inner axis of arrays ----
+
+    def _elect(self) -> None:
+        every = list(statements(self.program.body))
+        made = {s.name: s.ref.axes - self.unit for s in every if isinstance(s, ir.Let | ir.Var)}
+        votes: dict[tuple[str, int], float] = defaultdict(float)
+        for name, i, weight in (vote for s in every for vote in self._votes(s)):
+            votes[name, i] += weight
+        for name, axes in made.items():
+            rank = {
+                i: (self.count[i] >= self.lanes, votes[name, i], self.count[i], i) for i in axes
+            }
+            self.inner[name] = max(rank, key=lambda i: rank[i], default=None)
+
+    def _votes(self, s: ir.Stmt) -> Iterator[tuple[str, int, float]]:
+        """(array, axis, weight) for the axes along which a statement likes to go."""
+        for v in (v for value in operands(s) for v in values(value)):
+            if isinstance(v, ir.Reduce):
+                yield from ((r.name, i, 2.0) for r in _refs(v.arg) for i in v.axes & r.axes)
+            if isinstance(v, ir.Dot):
+                a, b = self.sides(v)
+                for (x, own), (y, other) in ((a, b), (b, a)):
+                    if isinstance(x, ir.Ref):
+                        beside = bool(self.near(y) & other)
+                        yield from ((x.name, i, 0.2 if beside else 1.0) for i in own)
+                        yield from ((x.name, i, 0.5) for i in v.axes)
+        if isinstance(s, ir.Store):
+            place = self.place(s)
+            for ref in _refs(s.value):
+                yield from ((ref.name, i, 2.0) for i in ref.axes if slope(place.flat, i) == 1)
+        if isinstance(s, (ir.Let, ir.Accumulate)):
+            for v in elementwise(s.value):
+                yield from ((s.name, i, 1.0) for i in self.near(v))
+                for x, own in self.sides(v) if isinstance(v, ir.Dot) else ():
+                    yield from ((s.name, i, 2.5 if i in self.near(x) else 1.0) for i in own)
+
     # ---- the lane axis of loops ----
 
-    def lane(self, value: Value, among: Iterable[int], put: frozenset[int]) -> int | None:
+    def lane(self, value: ir.Value, among: Iterable[int], put: frozenset[int]) -> int | None:
         """The cheapest lane axis for computing a value; `put` are those that are cheap to store."""
-        candidates: list[tuple[float, int, int | None]] = [
-            (self.cost(value, None) + self._put(value, None, put), 0, None)
-        ]
-        for i in sorted(set(among) - self.unit):
-            cost = self.cost(value, i) + self._put(value, i, put)
-            candidates.append((cost, 1 - (i in put), i))
-        return min(candidates, key=lambda c: (c[0], c[1], -1 if c[2] is None else c[2]))[2]
+        stores = self._count(self.axes(value) | put)
 
-    def _put(self, value: Value, i: int | None, put: frozenset[int]) -> float:
-        evaluations = self._count(self.axes(value) | put)
-        return evaluations * self._width(i) if i in put else evaluations
+        def rank(i: int | None) -> tuple[float, bool, int]:
+            cost = self.cost(value, i) + stores * (self._width(i) if i in put else 1.0)
+            return cost, i is not None and i not in put, -1 if i is None else i
+
+        return min([None, *sorted(set(among) - self.unit)], key=rank)
 
     def _count(self, axes: Iterable[int]) -> float:
-        total = 1.0
-        for i in axes:
-            total *= self.count(i)
-        return total
+        return math.prod(self.count[i] for i in axes)
 
     def _width(self, i: int | None) -> float:
         """Vectors per element along an axis."""
         if i is None:
             return 1.0
-        n = self.count(i)
+        n = self.count[i]
         return -(-n // self.lanes) / n
 
-    def cost(
-        self, v: Value, lane: int | None, memo: dict[tuple[int, int | None], float] | None = None
-    ) -> float:
+    def cost(self, v: ir.Value, lane: int | None) -> float:
         """About how many instructions a value takes in all, in vectors along a lane axis."""
-        memo = {} if memo is None else memo
         lane = lane if lane in self.axes(v) else None
-        key = (id(v), lane)
-        if key not in memo:
-            memo[key] = 0.0  # a shared part is paid once
-            memo[key] = self._cost(v, lane, memo)
-            return memo[key]
+        times, width = self._count(self.axes(v)), self._width(lane)
+        match v:
+            case ir.Load() | ir.Ref():
+                return times * (width if lane in self.near(v) else 1.5)
+            case ir.Reduce(axes=axes, arg=arg):
+                ways = [None, *sorted(axes - self.unit)] if lane is None else [lane]
+                inside = self._count(self.axes(arg))
+                least = min(self.cost(arg, i) + inside * self._width(i) for i in ways)
+                return least + times * 4 * (lane is None)
+            case ir.Map(op=op, dtype=dtype):
+                slow = op in SLOW and (dtype.name == "float64" or op == "mod")
+                here = times * SLOW.get(op, 1.0) * (1.0 if slow else width)
+                return here + sum(self.cost(x, lane) for x in v.args)
         return 0.0
 
-    def _cost(self, v: Value, lane: int | None, memo: dict[tuple[int, int | None], float]) -> float:
-        times = self._count(self.axes(v))
-        below = sum(self.cost(x, lane, memo) for x in operands(v))
-        match v:
-            case Load() | Ref():
-                return times * (self._width(lane) if self._streams(v, lane) else 1.5)
-            case Reduce(axes=axes, arg=arg) if lane is None:
-                ways = [
-                    self.cost(arg, i) + self._count(self.axes(arg)) * self._width(i)
-                    for i in (None, *sorted(axes - self.unit))
-                ]
-                return min(ways) + times * 4
-            case Reduce(arg=arg):
-                return below + self._count(self.axes(arg)) * self._width(lane)
-            case Map(op=op, dtype=dtype):
-                slow = op in SLOW and (dtype.name == "float64" or op == "mod")
-                return below + times * SLOW.get(op, 1.0) * (1.0 if slow else self._width(lane))
-            case _:
-                return below
 
-    def _streams(self, v: Value, lane: int | None) -> bool:
-        if lane is None:
-            return False
-        if isinstance(v, Ref):
-            return self.inner.get(v.name) == lane
-        return lane in self.contiguous(v)
-
-    # ---- integers that fit 32 bits ----
-
-    def small(self, v: Value) -> bool:
-        """True if an int64 value made of indices can be computed in 32 bits."""
-        return self._range(v) is not None
-
-    def _range(self, v: Value) -> tuple[int, int] | None:
-        if id(v) not in self._ranges:
-            found = self._bounds(v) if v.dtype.name == "int64" else None
-            if found and not (max(-found[0] - 1, found[1]) < 2**31):
-                found = None
-            self._ranges[id(v)] = (v, found)
-        return self._ranges[id(v)][1]
-
-    def _bounds(self, v: Value) -> tuple[int, int] | None:
-        match v:
-            case Lit(value=x):
-                return int(x), int(x)
-            case Index(index=e):
-                return self.prover.interval(e)
-            case Map(op=op, args=(x, y)) if op in ("add", "sub", "mul", "mod"):
-                a, b = self._range(x), self._range(y)
-                if a is None or b is None:
-                    return None
-                if op == "mod":
-                    return (0, b[1] - 1) if b[0] > 0 else None
-                f = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}[op]
-                corners = [f(p, q) for p in a for q in b]
-                return min(corners), max(corners)
-        return None
-
-    # ---- tiles ----
-
-    def multiple(self, i: int, n: int) -> bool:
-        """True if every tile of an axis holds a multiple of n indices."""
-        a = self.program.axes[i]
-        whole = exact(a.extent, n) is not None
-        return whole and (i not in self.looped or a.tile % n == 0)
-
-
-def _names(body: Iterable[Stmt]) -> Iterator[str]:
+def reads(body: Iterable[ir.Stmt]) -> Iterator[str]:
     """The names that statements read, once for every reading."""
     for s in statements(body):
-        indices = list(s.index) if isinstance(s, Store) else []
-        for value in operands(s):
-            for v in values(value):
-                if isinstance(v, Ref):
-                    yield v.name
-                indices += (
-                    [*v.index] if isinstance(v, Load) else [v.index] if isinstance(v, Index) else []
-                )
-        yield from (ref.name for e in indices for ref in values_in(e))
+        for node in (s, *(v for value in operands(s) for v in values(value))):
+            if isinstance(node, ir.Ref):
+                yield node.name
+            yield from (ref.name for e in ir.indices(node) for ref in values_in(e))
 
 
-def elementwise(value: Value) -> Iterator[Value]:
+def elementwise(value: ir.Value) -> Iterator[ir.Value]:
     """The value and the parts of it that are read element by element: not below a Reduce or Dot."""
     yield value
-    if isinstance(value, Map):
+    if isinstance(value, ir.Map):
         for v in value.args:
             yield from elementwise(v)
 
 
-def _refs(value: Value) -> list[Ref]:
-    return [v for v in elementwise(value) if isinstance(v, Ref)]
-
-
-def storage(dtype: DType) -> str:
-    """The storage code of a tile of that dtype: what it is computed in."""
-    return CODES[dtype.compute.name]
+def _refs(value: ir.Value) -> list[ir.Ref]:
+    return [v for v in elementwise(value) if isinstance(v, ir.Ref)]

@@ -1,144 +1,229 @@
-"""Values → memory: the loops that compute a value and write it to a tile or a buffer."""
+"""Values → memory: the loops that compute a value and write it to a tile or a buffer.
+
+A reduction that varies along the lane axis is computed in blocks of accumulators, `vectors` along
+the lane axis and, for a Dot (see `dot`), `rows` of them; they stay in registers until the whole
+expression around the reduction is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial, reduce
 
-from lambent.backends.c.expr import Expr, convert, ctype, spread
-from lambent.backends.c.layout import elementwise
-from lambent.backends.c.prelude import STORAGE
-from lambent.backends.c.reduce import columns
-from lambent.kernel.tile import Reduce, Value
-
-if TYPE_CHECKING:
-    from lambent.backends.c.render import Renderer
+from lambent.backends.c.emit import Array, Emitter, Local
+from lambent.backends.c.expr import BITS, Expr, kind, least, written
+from lambent.backends.c.layout import elementwise, slope
+from lambent.backends.c.prelude import CODES, STORAGE
+from lambent.graph.prove import bounds
+from lambent.kernel.tile import Load, Reduce, Store, Value
 
 COLUMNS = 8  # vectors of a block of columns
+CHAINS = 4  # accumulators along the lane axis: they hide the latency of the operation
+Cells = list[dict[int, Local]]
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where values go: `where` gives the C pointer at local indices of the axes, outermost first.
+    """Where values go: the offset at local indices of the axes, which are sorted outermost first.
 
-    near: the axes along which neighbours are neighbours in memory.
+    near: the axes along which neighbours are neighbours in memory. tile: it has room for whole
+    vectors along them.
     """
 
     code: str
-    where: Callable[[Mapping[int, str]], str]
-    axes: tuple[int, ...]
+    pointer: str
+    offset: Callable[[Mapping[int, Local]], str]
+    axes: Sequence[int]
     near: frozenset[int]
+    tile: bool
+
+    def at(self, idx: Mapping[int, Local]) -> str:
+        return f"{self.pointer} + {self.offset(idx)}"
 
 
-def write(r: Renderer, spot: Spot, value: Value) -> None:
-    """The value at every index of the spot's axes."""
-    out = r.out
-    lane = r.layout.lane(value, spot.axes, spot.near)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Accumulators of a reduction: `vectors` along the lane axis, heights[0] along the rows.
 
-    def one() -> None:
-        if lane in spot.near or lane is None:
-            put(r, spot, out.value(value))
-        else:
-            scatter(r, spot, out.value(value))
+    heights: what is tried for the rows that remain. outer: axes looped around the rows.
+    rows_first: a block of rows is kept while the columns pass, else the other way around.
+    """
 
+    lane: int
+    vectors: int
+    rows: int | None = None
+    heights: Sequence[int] = (1,)
+    outer: Sequence[int] = ()
+    rows_first: bool = False
+
+
+def tile_spot(out: Emitter, array: Array) -> Spot:
+    """All elements of a tile."""
+    axes = sorted(array.strides, key=lambda i: (i == array.inner, -array.strides[i], i))
+    near = frozenset(i for i in axes if i == array.inner)
+    return Spot(array.code, array.name, partial(out.offset, array), axes, near, True)
+
+
+def buffer_spot(out: Emitter, s: Store) -> Spot:
+    """The elements that a Store writes, over the axes of its index and of its value."""
+    flat = out.layout.place(s).flat
+    every = out.layout.axes(s.value) | out.layout.axes(Load(s.buffer, s.index, s.value.dtype))
+    steps = {i: slope(flat, i) for i in every}
+    size = {i: abs(bounds(step)[1]) for i, step in steps.items() if step is not None}
+    axes = sorted(every, key=lambda i: (-size.get(i, 0), i))
+    code, near = CODES[out.layout.buffers[s.buffer].dtype.name], (i for i in axes if steps[i] == 1)
+    return Spot(code, out.pointers[s.buffer], partial(out.size, flat), axes, frozenset(near), False)
+
+
+def write(out: Emitter, spot: Spot, value: Value) -> None:
+    """The value at every index of the spot's axes; its Dots are written by `dot`."""
+    layout, upper = out.layout, out.layout.upper
+    lane = layout.lane(value, spot.axes, spot.near)
+    sums = [v for v in elementwise(value) if isinstance(v, Reduce)]
+    squares: list[int] = []  # axes to write along where reading goes along another
+    if lane is not None and lane not in spot.near and spot.code == "f32":
+        squares = [i for i in sorted(spot.near) if min(upper(i), upper(lane)) >= out.lanes]
     with out.block("", barrier=True):
-        beside = _beside(r, spot, lane)
-        sums = [v for v in elementwise(value) if isinstance(v, Reduce)]
-        if lane is not None and beside is not None:
-            _across(r, spot, value, lane, beside)
-        elif sums and lane in spot.near and all(lane in r.layout.axes(v) for v in sums):
-            _columns(r, spot, value, sums[0], lane)
+        if lane is not None and squares:
+            _transposed(out, spot, value, lane, squares[0])
+        elif lane in spot.near and sums and all(lane in layout.axes(v) for v in sums):
+            rest = [i for i in spot.axes if i != lane]
+            out.nest(rest, None, lambda: blocks(out, spot, value, sums[0], Block(lane, COLUMNS)))
         else:
-            out.nest(spot.axes, lane, one)
+            out.nest(spot.axes, lane, lambda: put(out, spot, out.value(value)))
 
 
-def _beside(r: Renderer, spot: Spot, lane: int | None) -> int | None:
-    """The axis to write along where reading goes along another, if squares can be transposed."""
-    if lane is None or lane in spot.near or spot.code != "f32":
-        return None
-    wide = [i for i in sorted(spot.near) if min(r.upper(i), r.upper(lane)) >= r.target.lanes]
-    return wide[0] if wide else None
-
-
-def put(r: Renderer, spot: Spot, e: Expr) -> None:
+def put(out: Emitter, spot: Spot, e: Expr) -> None:
     """An expression written here: a vector (its live lanes) or one element."""
-    e, scope, code = convert(e, STORAGE[spot.code][1]), r.out.scope, spot.code
-    pointer = spot.where(scope.idx)
-    if scope.lane is None:
-        r.out.line(f"put_{code}({pointer}, {e.text});")
-    elif scope.tail:
-        r.out.line(f"stt_{code}({pointer}, {spread(e)}, {scope.tail});")
+    scope, code, t = out.scope, spot.code, STORAGE[spot.code][1]
+    text, where = written(e, t, scope.lane is not None), spot.at(scope.idx)
+    if scope.lane is None or scope.lane in spot.near:
+        part = scope.tail and not spot.tile
+        how = "put" if scope.lane is None else "stt" if part else "st"
+        out.line(f"{how}_{code}({where}, {text}{f', {scope.tail}' if part else ''});")
     else:
-        r.out.line(f"st_{code}({pointer}, {spread(e)});")
+        name, live = out.fresh("x"), scope.tail or str(out.lanes)
+        out.line(f"const v{t} {name} = {text};")
+        each = spot.at(out.lane_index(scope.lane))
+        out.line(f"for (i64 z = 0; z < {live}; z++) put_{code}({each}, {name}[z]);")
 
 
-def scatter(r: Renderer, spot: Spot, e: Expr) -> None:
-    """The lanes of a vector written apart."""
-    e = convert(e, STORAGE[spot.code][1])
-    name, live = r.out.fresh("x"), r.out.scope.tail or str(r.target.lanes)
-    pointer = spot.where(r.out.lane_index("z"))
-    r.out.line(f"const {ctype(e.t, True)} {name} = {spread(e)};")
-    r.out.line(f"for (i64 z = 0; z < {live}; z++) put_{spot.code}({pointer}, {name}[z]);")
+# ---- reductions ----
 
 
-def _columns(r: Renderer, spot: Spot, value: Value, v: Reduce, lane: int) -> None:
-    """A reduction over rows: vectors of neighbouring columns share one pass over the rows."""
-    out, w = r.out, r.target.lanes
-    n, j = out.length[lane], out.fresh("j")
+def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> None:
+    """The value, whose reduction v varies along the lane axis, block by block."""
+    w, lane = out.lanes, block.lane
 
-    def block(vectors: int) -> None:
-        parts = [{lane: f"({j} + {u * w})"} for u in range(vectors)]
-        for part, e in zip(parts, columns(out, v, parts, lane), strict=True):
-            with out.at(part, lane):
-                out.scope.memo[id(v)] = (v, e)
-                put(r, spot, out.value(value))
+    def rows(then: Callable[[Cells], None]) -> None:
+        if (i := block.rows) is None:
+            return then([{}])
+        heights = block.heights
+        down = partial(out.pieces, i, heights, 1, lambda at, _: then([{i: x} for x in at]))
+        out.nest(block.outer, None, down)
 
-    def body() -> None:
-        out.line(f"i64 {j} = 0;")
-        for vectors in (COLUMNS, 1):
-            if vectors == 1 or r.upper(lane) >= vectors * w:
-                with out.block(f"for (; {j} + {vectors * w} <= {n}; {j} += {vectors * w})"):
-                    block(vectors)
-        if not r.layout.multiple(lane, w):
-            t = out.fresh("t")
-            with out.block(f"if ({j} < {n})", {lane: j}, lane, t):
-                out.line(f"const i64 {t} = {n} - {j};")
-                put(r, spot, out.value(value))
+    def columns(then: Callable[[list[Local], str | None], None]) -> None:
+        out.pieces(lane, (block.vectors * w, w), w, then)
 
-    out.nest([i for i in spot.axes if i != lane], None, body)
+    def one(rows: Cells, at: list[Local], tail: str | None) -> None:
+        cells = [row | {lane: x} for row in rows for x in at]
+        for cell, e in zip(cells, across(out, v, cells, lane, tail), strict=True):
+            with out.at(cell, lane, tail):
+                out.value(v, known=e)
+                put(out, spot, out.value(value))
+
+    if block.rows_first:
+        rows(lambda row: columns(lambda at, tail: one(row, at, tail)))
+    else:
+        columns(lambda at, tail: rows(lambda row: one(row, at, tail)))
 
 
-def _across(r: Renderer, spot: Spot, value: Value, lane: int, near: int) -> None:
+def reduced(out: Emitter, v: Reduce) -> Expr:
+    """The reduction at the current place."""
+    layout, scope = out.layout, out.scope
+    if scope.lane in layout.axes(v):
+        return across(out, v, [{}], scope.lane, scope.tail)[0]
+    axes = sorted(v.axes - layout.unit, key=lambda i: layout.count[i])
+    lane = layout.lane(v.arg, axes, frozenset())
+    if lane is None:
+        return across(out, v, [{}], None, None)[0]
+    acc = _start(out, v, CHAINS, True)
+
+    def piece(at: list[Local], tail: str | None) -> None:
+        for e, x in zip(acc, at, strict=False):
+            with out.at({lane: x}, lane, tail):
+                _combine(out, v, e, tail)
+
+    along = partial(out.pieces, lane, (CHAINS * out.lanes, out.lanes), out.lanes, piece)
+    out.nest([i for i in axes if i != lane], None, along)
+    function = f"{v.op}_{acc[0].t}"
+    total = reduce(lambda x, y: f"vr{function}({x}, {y})", (e.text for e in acc))
+    return Expr(f"h{function}({total})", acc[0].t, False)
+
+
+def across(out: Emitter, v: Reduce, cells: Cells, lane: int | None, tail: str | None) -> list[Expr]:
+    """The reduction at several places, as vectors along a lane axis, in one pass over its axes."""
+    acc, layout = _start(out, v, len(cells), lane is not None), out.layout
+
+    def step() -> None:
+        for cell, e in zip(cells, acc, strict=True):
+            with out.at(cell, lane, tail):
+                _combine(out, v, e)
+
+    scalars = [x for x in elementwise(v.arg) if lane not in layout.axes(x)]
+    near = {i for x in scalars for i in layout.near(x)}
+    order = sorted(v.axes - layout.unit, key=lambda i: (i in near, layout.count[i], i))
+    out.nest(order, None, step)
+    return acc
+
+
+def _start(out: Emitter, v: Reduce, n: int, vector: bool) -> list[Expr]:
+    """Accumulators that hold what a reduction of nothing gives."""
+    t = kind(v.dtype)
+    acc = [Expr(out.fresh("r"), t, vector) for _ in range(n)]
+    for e in acc:
+        out.line(f"{'v' if vector else ''}{t} {e.text} = {written(least(v.op, t), t, vector)};")
+    return acc
+
+
+def _combine(out: Emitter, v: Reduce, acc: Expr, live: str | None = None) -> None:
+    """acc := op(acc, the argument here), in the live lanes."""
+    t, name = acc.t, acc.text
+    text = written(out.value(v.arg), t, acc.vector)
+    if live:
+        mask = f"CV(IOTA < (vi32)((i32){live}), vi{BITS[t]})"
+        text = f"({mask} ? {text} : {written(least(v.op, t), t, True)})"
+    if v.op == "sum" and t != "m":
+        out.line(f"{name} += {text};")
+    else:
+        out.line(f"{name} = {'v' if acc.vector else ''}r{v.op}_{t}({text}, {name});")
+
+
+# ---- transposing ----
+
+
+def _transposed(out: Emitter, spot: Spot, value: Value, lane: int, near: int) -> None:
     """Read along one axis, write along another: squares are transposed in registers."""
-    out, w = r.out, r.target.lanes
-    j, k, u, q = (out.fresh(c) for c in "jkuq")
+    w, u, x = out.lanes, out.fresh("u"), out.fresh("u")
 
-    def square() -> None:
+    def piece(rows: list[Local], columns: list[Local]) -> None:
+        (j, k), sizes = (rows[0], columns[0]), ((u, len(rows)), (x, len(columns)))
+        row, column = {near: Local(f"({j} + {u})")}, {lane: Local(f"({k} + {x})")}
+        down, along = (f"for (int {i} = 0; {i} < {n}; {i}++)" for i, n in sizes)
+        if len(rows) * len(columns) < w * w:
+            with out.block(down, row), out.block(along, column):
+                return put(out, spot, out.value(value))
+        q = out.fresh("q")
         out.line(f"vf32 {q}[{w}];")
-        rows = f"for (int {u} = 0; {u} < {w}; {u}++)"
-        with out.block(rows, {near: f"({j} + {u})", lane: k}, lane):
-            out.line(f"{q}[{u}] = {spread(convert(out.value(value), 'f32'))};")
+        with out.block(down, {**row, lane: k}, lane):
+            out.line(f"{q}[{u}] = {written(out.value(value), 'f32', True)};")
         out.line(f"transpose({q});")
-        with out.block(rows, {near: j, lane: f"({k} + {u})"}):
-            out.line(f"st_f32({spot.where(out.scope.idx)}, {q}[{u}]);")
+        with out.block(along, {near: j, **column}):
+            out.line(f"st_f32({spot.at(out.scope.idx)}, {q}[{x}]);")
 
-    def both() -> None:
-        n, m = out.length[near], out.length[lane]
-        out.line(f"i64 {j} = 0;")
-        with out.block(f"for (; {j} + {w} <= {n}; {j} += {w})"):
-            out.line(f"i64 {k} = 0;")
-            with out.block(f"for (; {k} + {w} <= {m}; {k} += {w})"):
-                square()
-            if not r.layout.multiple(lane, w):
-                rest = out.block(f"for (; {k} < {m}; {k}++)", {lane: k})
-                with (
-                    rest,
-                    out.block(f"for (int {u} = 0; {u} < {w}; {u}++)", {near: f"({j} + {u})"}),
-                ):
-                    put(r, spot, out.value(value))
-        if not r.layout.multiple(near, w):
-            with out.block(f"for (; {j} < {n}; {j}++)", {near: j}), out.loop(lane):
-                put(r, spot, out.value(value))
+    def band(rows: list[Local], _: object) -> None:
+        out.pieces(lane, (w, 1), 1, lambda columns, _: piece(rows, columns))
 
-    out.nest([i for i in spot.axes if i not in (lane, near)], None, both)
+    rest = [i for i in spot.axes if i not in (lane, near)]
+    out.nest(rest, None, lambda: out.pieces(near, (w, 1), 1, band))

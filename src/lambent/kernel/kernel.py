@@ -54,6 +54,7 @@ class Kernel:
         terms = list(walk(output.term))
         if any(t.axes & own for t in terms):
             return frozenset()
-        elsewhere = {t.args[0] for t in terms if t.op == "in" and t.args[1] != output.index}
+        loads = {(t.args[0], t.args[1] == output.index) for t in terms if t.op == "in"}
         like = (output.buffer.shape, output.buffer.dtype)
-        return frozenset(b.name for b in self.inputs if (b.shape, b.dtype) == like) - elsewhere
+        names = {b.name for b in self.inputs if (b.shape, b.dtype) == like}
+        return frozenset(n for n in names if (n, True) in loads and (n, False) not in loads)

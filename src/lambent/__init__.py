@@ -199,6 +199,7 @@ if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
     from lambent.frontends.onnx.build import from_onnx
     from lambent.frontends.torch import from_torch
+    from lambent.frontends.onnx.export import to_onnx
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
 
@@ -372,6 +373,7 @@ __all__ = [
     "tanh",
     "tensor",
     "tile",
+    "to_onnx",
     "topk",
     "transpose",
     "tri",
@@ -397,6 +399,7 @@ _LATER = {
     "from_onnx": "lambent.frontends.onnx.build",
     "from_torch": "lambent.frontends.torch",
     "load": "lambent.runtime.save",
+    "to_onnx": "lambent.frontends.onnx.export",
 }
 """What is imported on first use, as building a graph does not need it: name → module."""
 

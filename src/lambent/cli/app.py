@@ -24,11 +24,22 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Budget = Annotated[float, typer.Option(help="Seconds that a search may take.")]
 Device = Annotated[str, typer.Option(help="Where the program runs; see `lambent devices`.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="A named dim of an ONNX file: name=8, or a range name=1..4096."),
+]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", help="An input's shape: name=1,batch,64.")
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option("--value", help="An input that is a constant: name=16000, or name=file.npy."),
+]
 
 
 @app.command()
 def run(
-    model: Annotated[str, typer.Argument(help="The model: minilm.")],
+    model: Annotated[str, typer.Argument(help="minilm, an ONNX file, or a saved program.")],
     text: Annotated[
         list[str] | None, typer.Option(help="A sentence; give it several times.")
     ] = None,
@@ -36,12 +47,60 @@ def run(
     device: Device = "cpu",
     fresh: Annotated[bool, typer.Option(help="Search even if a program is cached.")] = False,
     peers: Annotated[bool, typer.Option(help="Compare with PyTorch where installed.")] = True,
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input: name=file.npy, or random integers, name=0..255."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the inputs that are drawn.")] = 0,
+    against: Annotated[str, typer.Option(help="For ONNX files: onnxruntime.")] = "",
     json: Json = False,
 ) -> None:
-    """Compile a real model by search, run it, and compare it with PyTorch."""
+    """Compile a model by search and run it: minilm on sentences, a file on any inputs."""
+    if Path(model).suffix:
+        from lambent.cli.files import Sizes, run_file
+
+        sizes = Sizes(dim or (), shape or (), value or ())
+        run_file(Path(model), sizes, input or (), seed, against, budget, device, json)
+        return
     from lambent.cli.run import run_model
 
     run_model(model, text, budget, device, fresh, peers, json)
+
+
+@app.command("compile")
+def compile_(
+    file: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the program is saved.")],
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    budget: Budget = 120.0,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Compile an ONNX file into a program that runs without the compiler."""
+    from lambent.cli.files import Sizes, compile_file
+
+    compile_file(file, out, Sizes(dim or (), shape or (), value or ()), budget, device, json)
+
+
+@app.command()
+def export(
+    what: Annotated[str, typer.Argument(help="A built-in example, or an ONNX file.")],
+    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    json: Json = False,
+) -> None:
+    """Write a graph as an ONNX file of plain operators."""
+    from lambent.cli.files import Sizes
+    from lambent.cli.files import export as export_graph
+
+    export_graph(what, onnx, Sizes(dim or (), shape or (), value or ()), json)
 
 
 @app.command()
@@ -216,7 +275,11 @@ def _expected(error: Exception) -> bool:
         return not (error.name or "").startswith("lambent")
     if isinstance(error, OSError):
         return True
-    kinds = ("lambent.backends.base", "BackendError"), ("lambent.runtime.save", "LoadError")
+    kinds = (
+        ("lambent.backends.base", "BackendError"),
+        ("lambent.frontends.onnx.errors", "OnnxError"),
+        ("lambent.runtime.save", "LoadError"),
+    )
     return any(
         isinstance(error, getattr(sys.modules[module], name, ()))
         for module, name in kinds

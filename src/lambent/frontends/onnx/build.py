@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,9 @@ DimLike = int | tuple[int, int] | Dim
 VARIADIC = 100
 """Operators that take more operands than this take any number."""
 
+DEFAULT = (1, 4096)
+"""The range of a dim that nothing is said of."""
+
 NODES = 100_000
 """Most nodes of a model, after unrolling."""
 
@@ -69,7 +73,7 @@ def from_onnx(
             beside the model are mapped into memory, not read.
         dims: of the model's named dims, a fixed size, a range (least, greatest), or a Dim. A named
             dim that is not among them is `Dim(name, 1, 4096)`; one without a name is called
-            `input_0` by input and axis.
+            `input_0` by input and axis. A name that has another range already gets a number.
         shapes: of inputs, where the model has none or another is wanted: numbers and names of dims.
         values: of inputs that are to be constants: what shapes and conditions depend on.
 
@@ -149,10 +153,20 @@ def _size(unnamed: str, said: int | str | Dim, dims: Mapping[str, DimLike]) -> S
     symbol = re.sub(r"\W", "_", name, flags=re.ASCII)
     if not symbol.isidentifier() or keyword.iskeyword(symbol):
         symbol = f"_{symbol}"
-    wanted = dims.get(name, dims.get(symbol, ()))
-    if isinstance(wanted, int | Dim):
-        return wanted
-    return Dim(symbol, *wanted)
+    wanted = dims.get(name, dims.get(symbol, DEFAULT))
+    return wanted if isinstance(wanted, int | Dim) else _symbol(symbol, *wanted)
+
+
+def _symbol(name: str, low: int, high: int) -> Dim:
+    """The symbol of this name and range; numbered where another model has it with another."""
+    if not 0 <= low <= high:
+        raise ValueError(f"the range {low} … {high} of {name!r} is empty")
+    for i in itertools.count(1):
+        try:
+            return Dim(name if i == 1 else f"{name}_{i}", low, high)
+        except ValueError:  # declared with another range
+            continue
+    raise AssertionError("unreachable")
 
 
 def _check_bytes(what: str, x: Tensor) -> None:

@@ -53,12 +53,12 @@ TILES: dict[str, tuple[int, ...]] = {
     "columns": (16, 32, 64, 96, 128, 192, 256, 512, WHOLE),
     "batch": (1, 4),
     "row": (1, 2, 4, 8, 16, 32),
-    "lane": (64, 256, 1024, 4096, WHOLE),
+    "lane": (64, 256, 1024, 4096, 8192, WHOLE),
     "outer": (1, 2, 4, 8, 16, 32, 64),
     "wide": (128, 256, 512, 1024, WHOLE),
     "contracted": (64, 128, 256, 384, 512, 1024, WHOLE),
     "streamed": (16, 32, 64, 96, 128, 192, 256, 512, WHOLE),
-    "reduced": (64, 256, 1024, 4096, WHOLE),
+    "reduced": (4, 8, 16, 64, 256, 1024, 4096, WHOLE),
 }
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
 OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1), "rows_first": (0, 1)}
@@ -171,16 +171,17 @@ def default_schedule(kernel: Kernel) -> Schedule:
     tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
     tiles.update((i, 1) for i in s.of("batch"))
     share(s.of("row"), max(1, min(16, 4096 // max(1, covered("reduced")))))
-    lanes = s.of("lane")
+    lanes, kept = s.of("lane"), set(s.of("wide"))
     if len(lanes) > 1:  # laid out anew: square tiles
         tiles.update((i, min(64, s.most[i])) for i in lanes)
-    elif lanes and s.of("reduced") and not s.near & s.bound:  # reduced across the lanes
-        share(lanes, 256)
-        share(s.of("reduced"), 64)
+    elif lanes and s.of("reduced") and not s.near & s.bound:
+        # reduced across the lanes: few long rows at a time are read as one stream
+        share(lanes, min(8192, _even(s.sizes[lanes[0]], -(-s.sizes[lanes[0]] // THREADS), 64)))
+        share(s.of("reduced"), 8)
+        kept |= set(lanes)
     else:
         share(lanes, 4096)
     share(s.of("outer"), max(1, 4096 // max(1, covered("lane"))))
-    kept = set(s.of("wide"))
     for twin, i in s.twins.items():  # one tile serves both names
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
             tiles[i] = s.most[i]

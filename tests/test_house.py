@@ -25,7 +25,7 @@ STAGES = (
     "text",
     "cli",
 )
-BUDGET, BACKEND_BUDGET = 5000, 1000
+BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150
 # Where the budgets are not met yet: these may only fall.
 CORE_SO_FAR = 6142
 BACKEND_SO_FAR = {"c": 1546}
@@ -95,6 +95,7 @@ def test_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\ncore {core} of {BUDGET} lines: " + ", ".join(f"{s} {n}" for s, n in size.items()))
     assert core <= CORE_SO_FAR
+    assert code_lines((ROOT / "graph" / "autograd.py").read_text()) <= AUTOGRAD_BUDGET
     for backend in sorted(p for p in (ROOT / "backends").iterdir() if p.is_dir()):
         lines = sum(code_lines(p.read_text()) for p in backend.rglob("*.py"))
         assert lines <= BACKEND_SO_FAR.get(backend.name, BACKEND_BUDGET), backend.name

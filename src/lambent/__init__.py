@@ -178,6 +178,7 @@ from lambent.functional.trigonometry import (
     cosh,
     sinh,
 )
+from lambent.graph.autograd import checkpoint, grad, stop_gradient
 from lambent.graph.dim import Dim, Refused, Undecided
 from lambent.graph.dtypes import (
     DType,
@@ -242,6 +243,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "ceil",
+    "checkpoint",
     "chunk",
     "clip",
     "concat",
@@ -283,6 +285,7 @@ __all__ = [
     "full_like",
     "gather",
     "gelu",
+    "grad",
     "greater",
     "greater_equal",
     "group_norm",
@@ -365,6 +368,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "sub",
     "sum",
     "take",

@@ -17,6 +17,7 @@ from lambent.functional.operands import (
 )
 from lambent.functional.shaping import as_axes, flatten, moveaxis, unsqueeze
 from lambent.graph import tensor as core
+from lambent.graph.autograd import stop_gradient
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
 from lambent.graph.tensor import Tensor, view
@@ -195,7 +196,7 @@ def logsumexp(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tenso
     """log Σ e^x without overflow: `log(sum(exp(x − max))) + max`; ±inf where the maximum is."""
     x = as_float(x)
     axes = as_axes("logsumexp", x, axis)
-    top = max(x, axes, keepdims=True)
+    top = stop_gradient(max(x, axes, keepdims=True))  # the result does not depend on it
     total = sum(exp(x - top), axes, keepdims=True)
     out = where(isinf(top), top, log(total) + top)
     return out if keepdims else view("reshape", out, _dropped(x, axes))
@@ -208,14 +209,14 @@ def _dropped(x: Tensor, axes: Sequence[int]) -> tuple[Size, ...]:
 def softmax(x: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
     """`e / sum(e)` with `e = exp(x − max(x))`. A row of −inf alone gives NaN."""
     x = as_float(x)
-    e = exp(x - max(x, axis, keepdims=True))
+    e = exp(x - stop_gradient(max(x, axis, keepdims=True)))
     return e / sum(e, axis, keepdims=True)
 
 
 def log_softmax(x: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
     """`z − log(sum(exp(z)))` with `z = x − max(x)`."""
     x = as_float(x)
-    z = x - max(x, axis, keepdims=True)
+    z = x - stop_gradient(max(x, axis, keepdims=True))
     return z - log(sum(exp(z), axis, keepdims=True))
 
 

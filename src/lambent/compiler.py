@@ -66,7 +66,7 @@ def compile(
     counts = {s.key: sum(i.key == s.key for i in instances) for s in segments}
     works = [Work(saturated[s.key], counts[s.key]) for s in segments]
     symbols = _hints(nodes)
-    key = f"{[i.key for i in instances]} {symbols} {seed}"
+    key = f"{[i.key for i in instances]} {symbols} {seed} {stop_gap}"
     history, record = _recorder(_listener(progress))
     db = Database(cache_dir(), backend.device_key())
     try:
@@ -82,7 +82,8 @@ def compile(
         times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
         best = min(range(len(options)), key=lambda i: (times[i], i))
         chosen = options[best]
-        db.put_plan(key, max(effort, budget), remembered([chosen[s.key] for s in segments]))
+        spent = 0.0 if found.interrupted else budget
+        db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
     finally:
         db.close()
     program = programs[best]

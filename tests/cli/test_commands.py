@@ -15,7 +15,10 @@ import pytest
 
 import lambent
 from lambent import compiler
+from lambent.backends.base import Outcome
+from lambent.cli import store
 from lambent.runtime import save
+from lambent.search.database import FILE, Database
 
 EXPLAIN_KEYS = [
     "name", "device", "e_classes", "e_nodes", "rounds", "saturated", "rules", "programs",
@@ -187,10 +190,8 @@ def fill(root: Path) -> None:
     (root / "calibration" / "a.json").write_text("{}")
     (root / "programs").mkdir()
     (root / "programs" / "big.lambent").write_bytes(bytes(1000))
-    with closing(sqlite3.connect(root / "measured.sqlite")) as db:
-        db.execute("CREATE TABLE times (kernel TEXT PRIMARY KEY, seconds REAL)")
-        db.executemany("INSERT INTO times VALUES (?, ?)", [("a", 1.0), ("b", 2.0)])
-        db.commit()
+    with Database(root, "cpu", "v") as db:
+        db.put("k", "", {"a": Outcome("ok", seconds=1.0), "b": Outcome("ok", seconds=2.0)})
 
 
 def test_cache(call: Any, tmp_path: Path) -> None:
@@ -199,35 +200,87 @@ def test_cache(call: Any, tmp_path: Path) -> None:
     assert json.loads(call("cache", "--json")[1]) == {"path": str(root), "entries": []}
     fill(root)
     entries = {e["name"]: e for e in json.loads(call("cache", "ls", "--json")[1])["entries"]}
-    assert entries["measured.sqlite"]["rows"] == 2 and entries["programs"]["bytes"] == 1000
-    assert "measured.sqlite" in call("cache")[1]
+    assert entries["search.db"]["rows"] == 2 and entries["programs"]["bytes"] == 1000
+    assert "search.db" in call("cache")[1]
     kept = tmp_path / "kept.zip"
     assert json.loads(call("cache", "export", str(kept), "--json")[1])["exported"] == 2
     assert call("cache", "clear")[0] == 0
     assert not root.exists()
     assert json.loads(call("cache", "import", str(kept), "--json")[1])["imported"] == 3
-    with closing(sqlite3.connect(root / "measured.sqlite")) as db:
-        db.execute("DELETE FROM times WHERE kernel = 'a'")
-        db.execute("UPDATE times SET seconds = 9")
-        db.commit()
-    assert json.loads(call("cache", "import", str(kept), "--json")[1])["imported"] == 1
-    with closing(sqlite3.connect(root / "measured.sqlite")) as db:  # ours stay, theirs are added
-        assert sorted(db.execute("SELECT * FROM times")) == [("a", 1.0), ("b", 9.0)]
+    with Database(root, "cpu", "v") as db:
+        db.put("k", "", {"a": Outcome("wrong"), "c": Outcome("ok", seconds=9.0)})
+    assert json.loads(call("cache", "import", str(kept), "--json")[1])["imported"] == 0
+    with Database(root, "cpu", "v") as db:  # ours stay
+        assert {s: o.status for s, o in db.get("k", "").items()} == {
+            "a": "wrong", "b": "ok", "c": "ok",
+        }  # fmt: skip
+
+
+def test_an_export_while_others_write(call: Any, tmp_path: Path) -> None:
+    root, kept = tmp_path / "cache" / "lambent", tmp_path / "kept.zip"
+    with Database(root, "cpu", "v") as db:
+        for i in range(30):
+            db.put("k", "", {str(i): Outcome("ok", seconds=1.0)})
+            if i == 20:
+                assert call("cache", "export", str(kept))[0] == 0
+        db.put("k", "", {"last": Outcome("ok", seconds=1.0)})  # it goes on as before
+        assert call("cache", "import", str(kept))[0] == 0
+        assert len(db.get("k", "")) == 31
+    call("cache", "clear")
+    assert json.loads(call("cache", "import", str(kept), "--json")[1])["imported"] == 21
+
+
+def test_a_damaged_database_is_one_line(call: Any, tmp_path: Path) -> None:
+    root = tmp_path / "cache" / "lambent"
+    root.mkdir(parents=True)
+    (root / FILE).write_bytes(b"this is no database " * 500)
+    code, out, err = call("cache", "export", str(tmp_path / "kept.zip"))
+    assert code == 2 and not out and "cannot be exported" in one_line(err)
+    assert not (tmp_path / "kept.zip").exists()
+    assert json.loads(call("cache", "--json")[1])["entries"][0]["rows"] is None
+
+
+def test_programs_are_kept_under_all_that_made_them(call: Any, monkeypatch: Any) -> None:
+    from lambent.search import database
+
+    def key(*what: object) -> str:
+        return store.program_key("x", "cpu", what)
+
+    one = key(1, "a")
+    assert key(1, "a") == one and key(2, "a") != one
+    monkeypatch.setattr(database, "code_version", lambda *folders: "another" + str(folders))
+    assert key(1, "a") != one
+    monkeypatch.setenv("LAMBENT_THREADS", "1")
+    by_threads = key(1, "a")
+    monkeypatch.setenv("LAMBENT_THREADS", "2")
+    assert key(1, "a") != by_threads
 
 
 def test_a_foreign_import_is_one_line(call: Any, tmp_path: Path) -> None:
     import zipfile
 
     text, escape, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    whole, damaged, old = tmp_path / "d", tmp_path / "e", tmp_path / "f"
     text.write_text("nothing")
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr(str(tmp_path / "evil.json"), "{}")
+    with zipfile.ZipFile(damaged, "w") as archive:
+        archive.writestr(FILE, b"this is no database " * 500)
+    with closing(sqlite3.connect(tmp_path / "old.db")) as db:
+        db.execute("PRAGMA user_version=999")
+    with zipfile.ZipFile(old, "w") as archive:
+        archive.write(tmp_path / "old.db", FILE)
     with zipfile.ZipFile(escape, "w") as archive:
         archive.writestr("../evil.json", "{}")
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("x.py", "")
-    for file in (text, escape, other):
+    for file in (text, escape, other, whole, damaged, old):
         code, out, err = call("cache", "import", str(file))
-        assert code == 2 and not out and "not an export" in one_line(err)
+        assert code == 2 and not out
+        told = "another version" if file == old else "not an export"
+        assert told in one_line(err)
     assert not (tmp_path / "cache" / "evil.json").exists()
+    assert not (tmp_path / "evil.json").exists()
 
 
 def python(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

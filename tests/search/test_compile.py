@@ -89,6 +89,27 @@ def test_what_was_found_is_told() -> None:
     assert sum(told["seconds"].values()) > 0 and told["programs"] > 1
 
 
+def test_a_search_that_was_interrupted_goes_on_the_next_time() -> None:
+    """What an ended one chose is taken as it is; both give right results."""
+
+    def interrupt(state: Any) -> None:
+        if state.best is not None:
+            raise KeyboardInterrupt
+
+    out = (lt.input("x", (24, 40)) @ weight("w", 40, 24)).exp()
+    first = lt.compile(out, budget=1.5, progress=interrupt)
+    check([out], first)
+    assert first.explain()["interrupted"]
+    again = compiled(out, budget=1.5)
+    assert again.explain()["progress"] and not again.explain()["interrupted"]
+    ended = compiled(out, budget=1.5)
+    check([out], ended)
+    assert not ended.explain()["progress"]
+    assert compiled(out, budget=1.5, stop_gap=0.5).explain()["progress"]
+    names = [[k["tile_program"] for k in p.explain()["kernels"]] for p in (again, ended)]
+    assert names[0] == names[1]
+
+
 def test_symbolic_sizes() -> None:
     n = lt.Dim("compile_n", 1, 64)
     out = lt.softmax(lt.input("x", (4, n)) * 2.0, axis=-1)

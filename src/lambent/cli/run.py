@@ -69,7 +69,7 @@ def obtain(batch: int, length: int, budget: float, device: str, fresh: bool) -> 
     """The program for these shapes, and whether it came from the cache of programs."""
     from lambent.cli import store
 
-    key = store.program_key("minilm", device, (batch, length, budget))
+    key = store.program_key("minilm", device, (batch, length, budget, minilm.version()))
     if not fresh and (program := store.load_program(key)) is not None:
         return program, True
     program = compile_graph(minilm.graph(batch, length), "minilm", device, budget)

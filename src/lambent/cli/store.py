@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import tempfile
 import zipfile
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from lambent.cli.errors import UserError, choose
 from lambent.cli.output import console, print_json, size, table
 
 ACTIONS = ("ls", "path", "clear", "export", "import")
-DATABASES = (".db", ".sqlite", ".sqlite3")
+DATABASE = ".db"
+KEPT = (DATABASE, ".json")  # what an export holds; compiled code and programs are made again
 
 
 def cache_action(action: str, file: Path | None, json: bool) -> None:
@@ -48,18 +50,15 @@ def files() -> list[Path]:
     return sorted(p for p in cache_dir().rglob("*") if p.is_file() and not p.is_symlink())
 
 
-def _tables(db: sqlite3.Connection, schema: str = "main") -> list[str]:
-    found = db.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' ORDER BY 1")
-    return [name for (name,) in found if not name.startswith("sqlite_")]
-
-
 def rows(path: Path) -> int | None:
     """All rows of a database; None for what is none."""
-    if path.suffix not in DATABASES:
+    if path.suffix != DATABASE:
         return None
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            counts = (db.execute(f'SELECT count(*) FROM "{t}"').fetchone() for t in _tables(db))
+            names = [name for (name,) in db.execute(tables).fetchall()]
+            counts = (db.execute(f'SELECT count(*) FROM "{name}"').fetchone() for name in names)
             return sum(int(count) for (count,) in counts)
     except sqlite3.Error:
         return None
@@ -98,29 +97,39 @@ def clear() -> int:
 
 
 def export(target: Path) -> int:
-    """Write databases and calibrations into one zip file; returns how many files it holds."""
-    kept = [p for p in files() if p.suffix in (*DATABASES, ".json")]
+    """Write the database and calibrations into one zip file; returns how many files it holds.
+
+    Raises:
+        UserError: the database is damaged.
+    """
+    kept = [p for p in files() if p.suffix in KEPT]
     with tempfile.TemporaryDirectory() as work:
         packed, copy = Path(work) / "cache.zip", Path(work) / "copy"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in kept:
                 name = path.relative_to(cache_dir()).as_posix()
-                if path.suffix not in DATABASES:
-                    archive.write(path, name)
-                    continue
-                copy.unlink(missing_ok=True)  # a snapshot, also while others write
-                with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(copy)) as to:
-                    db.backup(to)
-                archive.write(copy, name)
+                if path.suffix == DATABASE:
+                    _snapshot(path, copy)
+                archive.write(copy if path.suffix == DATABASE else path, name)
         write_atomic(target, packed.read_bytes())
     return len(kept)
+
+
+def _snapshot(path: Path, copy: Path) -> None:
+    """What is committed now, also while others write."""
+    copy.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(copy)) as to:
+            db.backup(to)
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"{path} cannot be exported: {error}; the next search mends it") from None
 
 
 def load(source: Path) -> int:
     """Add what an export holds and we lack; returns how many rows and files were new.
 
     Raises:
-        UserError: the file is missing or not an export.
+        UserError: the file is missing, not an export, or of another version.
     """
     if not source.is_file():
         raise UserError(f"no file {source}")
@@ -128,31 +137,25 @@ def load(source: Path) -> int:
         with zipfile.ZipFile(source) as archive, tempfile.TemporaryDirectory() as work:
             for name in archive.namelist():
                 path = Path(name)
-                if ".." in path.parts or path.suffix not in (*DATABASES, ".json"):
+                if path.is_absolute() or ".." in path.parts or path.suffix not in KEPT:
                     raise zipfile.BadZipFile(f"it holds {name!r}")
             return sum(_load_one(archive, name, Path(work)) for name in archive.namelist())
-    except (zipfile.BadZipFile, sqlite3.DatabaseError) as error:
+    except (zipfile.BadZipFile, zlib.error, sqlite3.DatabaseError) as error:
         raise UserError(f"{source} is not an export of `lambent cache export`: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{source} cannot be imported: {error}") from None
 
 
 def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
+    from lambent.search import database
+
+    if name == database.FILE:
+        return database.merge(cache_dir(), Path(archive.extract(name, work)))
     target = cache_dir() / name
-    if not target.exists():
-        write_atomic(target, archive.read(name))
-        return rows(target) or 1
-    if target.suffix not in DATABASES:
+    if Path(name).suffix == DATABASE or target.exists():
         return 0
-    other = archive.extract(name, work)
-    with closing(sqlite3.connect(target)) as db:
-        db.execute("ATTACH ? AS other", (other,))
-        versions = {db.execute(f"PRAGMA {n}.user_version").fetchone()[0] for n in ("main", "other")}
-        if len(versions) > 1:
-            raise UserError(f"{name} in the export is of another version of lambent")
-        before = db.total_changes
-        for found in sorted({*_tables(db)} & {*_tables(db, "other")}):
-            db.execute(f'INSERT OR IGNORE INTO main."{found}" SELECT * FROM other."{found}"')
-        db.commit()
-        return db.total_changes - before
+    write_atomic(target, archive.read(name))
+    return 1
 
 
 # ---- whole programs --------------------------------------------------------------------------
@@ -163,7 +166,8 @@ def program_key(name: str, device: str, what: tuple[object, ...]) -> str:
     from lambent.backends.base import get
     from lambent.search.database import code_version
 
-    return f"programs/{name}-{digest(code_version(), get(device).device_key(), str(what))}.lambent"
+    version = code_version(".")  # of all: what writes the graph, and what puts kernels together
+    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.lambent"
 
 
 def load_program(key: str) -> Any:

@@ -1,21 +1,24 @@
 """What was measured before: one SQLite file in the cache, shared by processes, safe to kill.
 
-A measurement is kept under everything that it depends on: the kernel's canonical text, its
-schedule, the sizes it was measured at, the device (its key names compiler and flags) and the
-version of our own lowering and rendering. Every result is committed when it is known. A file that
-cannot be used is replaced by memory, with one warning: it costs time, never a result.
+A measurement is kept under everything that it depends on: the kernel's canonical text (with dtypes,
+shapes and ranges of symbols), its schedule, the sizes it was measured at, the device (its key names
+processor, threads, compiler, flags and libraries) and the version of our own sources that lower,
+render, verify and time (so the state of the caches while timing is part of it). Every result is
+committed when it is known. A file of another schema is rebuilt, a corrupt one set aside; where none
+can be used memory stands in, with one warning: it costs time, never a result.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
+import os
 import sqlite3
 import threading
-import time
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ CREATE TABLE IF NOT EXISTS plan (
     program TEXT, device TEXT, version TEXT, effort REAL, chosen TEXT,
     PRIMARY KEY (program, device, version)) WITHOUT ROWID;
 """
+_TABLE_NAMES = ("measurement", "plan")
 _VERSIONED = ("graph", "algebra", "kernel", "search", "backends")
 
 
@@ -42,11 +46,14 @@ def digest(text: str) -> str:
 
 
 @functools.cache
-def code_version() -> str:
-    """A hash of our own sources that decide what code a kernel becomes and how it is judged."""
+def code_version(*folders: str) -> str:
+    """A hash of our own sources in these folders.
+
+    With none given, of those that decide what code a kernel becomes and how it is judged.
+    """
     root = Path(lambent.__file__).parent
     found = hashlib.sha256()
-    for folder in _VERSIONED:
+    for folder in folders or _VERSIONED:
         for path in sorted((root / folder).rglob("*.py")):
             found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
@@ -68,8 +75,9 @@ class Database:
     def __init__(self, folder: Path | None, device: str, version: str | None = None) -> None:
         self.device, self.version = device, code_version() if version is None else version
         self._lock = threading.Lock()
+        self._path = None if folder is None else folder / FILE
         try:
-            self._db = _memory() if folder is None else _open(folder / FILE)
+            self._db = _memory() if self._path is None else _open(self._path)
         except (OSError, sqlite3.Error) as error:
             self._warn(error)
             self._db = _memory()
@@ -77,6 +85,12 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def get(self, kernel: str, sizes: str) -> dict[str, Outcome]:
         """Outcomes by schedule text of the kernel with this canonical text, at these sizes."""
@@ -113,16 +127,22 @@ class Database:
         self._run("INSERT OR REPLACE INTO plan VALUES (?,?,?,?,?)", key)
 
     def _run(self, statement: str, values: Iterable[object]) -> list[Any]:
-        """Run and commit one statement. A file that fails is left for memory."""
+        """Run and commit one statement. A file that fails is left, for a new one or for memory."""
         with self._lock:
             try:
                 return self._execute(statement, values)
             except sqlite3.Error as error:
-                self._warn(error)
                 with suppress(sqlite3.Error):
                     self._db.close()
-                self._db = _memory()
+                self._db = self._instead(error)
                 return self._execute(statement, values)
+
+    def _instead(self, error: sqlite3.Error) -> sqlite3.Connection:
+        if type(error) is sqlite3.DatabaseError and self._path is not None:  # corrupt, found late
+            with suppress(OSError, sqlite3.Error):
+                return _open(self._path, thorough=True)
+        self._warn(error)
+        return _memory()
 
     def _execute(self, statement: str, values: Iterable[object]) -> list[Any]:
         with self._db:
@@ -142,38 +162,88 @@ def _memory() -> sqlite3.Connection:
     return db
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def merge(folder: Path, other: Path) -> int:
+    """Add what another database file knows and ours does not; returns how many rows.
+
+    Raises:
+        ValueError: it is of another schema.
+        OSError, sqlite3.Error: it is damaged, or ours cannot be written; nothing was added.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(_open(folder / FILE)) as db:
+        db.execute("ATTACH ? AS other", (str(other),))
+        if db.execute("PRAGMA other.user_version").fetchone()[0] != SCHEMA:
+            raise ValueError(f"{FILE} in it is of another version of lambent")
+        _check(db, "other")
+        before = db.total_changes
+        with db:
+            for table in _TABLE_NAMES:
+                db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")
+        return db.total_changes - before
+
+
+# ---- the file --------------------------------------------------------------------------------
+
+
+def _open(path: Path, thorough: bool = False) -> sqlite3.Connection:
     """The database, made or rebuilt where its schema is another; a corrupt file is set aside.
+
+    Args:
+        thorough: look at every page, not only at those that opening needs.
 
     Raises:
         OSError, sqlite3.Error: the file cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for wait in (0.1, 0.5, 2.0, None):
+    with _alone(path.parent):
         try:
+            return _connect(path, thorough)
+        except sqlite3.OperationalError:  # full, read-only, locked
+            raise
+        except sqlite3.DatabaseError:
+            _set_aside(path)
             return _connect(path)
-        except sqlite3.OperationalError as error:  # full, read-only; or another makes it just now
-            if wait is None or "locked" not in str(error):
-                raise
-            time.sleep(wait)
-        except sqlite3.DatabaseError:  # corrupt
-            break
-    path.replace(path.with_suffix(".corrupt"))
-    return _connect(path)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While this is held no other process opens, rebuilds or sets aside a database there."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename the file with its log and index: who has them open goes on with these, alone."""
+    for end in ("-shm", "-wal", ""):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{end}").replace(f"{path.with_suffix('.corrupt')}{end}")
+
+
+def _connect(path: Path, thorough: bool = False) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
+        if thorough:
+            _check(db, "main")
         if db.execute("PRAGMA user_version").fetchone()[0] not in (0, SCHEMA):
-            db.executescript("DROP TABLE IF EXISTS measurement; DROP TABLE IF EXISTS plan;")
-        with db:
-            for statement in _TABLES.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version={SCHEMA}")
+            for table in _TABLE_NAMES:
+                db.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version={SCHEMA}")
         return db
     except BaseException:
         db.close()
         raise
+
+
+def _check(db: sqlite3.Connection, schema: str) -> None:
+    """Raises sqlite3.DatabaseError where some page is damaged."""
+    told = db.execute(f"PRAGMA {schema}.quick_check(1)").fetchone()[0]
+    if told != "ok":
+        raise sqlite3.DatabaseError(told)

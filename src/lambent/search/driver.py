@@ -95,6 +95,7 @@ class Found:
     gap: float | None
     noise: float
     void: bool
+    interrupted: bool
     capped: tuple[str, ...]
     rejected: dict[str, int]
     messages: dict[str, str]
@@ -235,13 +236,16 @@ class _Driver:
     rates: Calibration
     regions: list[Region]
     void: bool = False
+    interrupted: bool = False
 
     def recall(self, known: str) -> bool:
         """Take a remembered choice for the result; False if it is not all there."""
-        for r, kernels in zip(self.regions, json.loads(known), strict=True):
-            entries = {e.name: e for e in r.entries}
-            if any(n not in entries or s not in entries[n].tuned.outcomes for n, s in kernels):
+        wanted = list(zip(self.regions, json.loads(known), strict=True))
+        named = [{e.name: e for e in r.entries} for r in self.regions]
+        for entries, (_, kernels) in zip(named, wanted, strict=True):
+            if any(n not in entries or not entries[n].tuned.works(s) for n, s in kernels):
                 return False
+        for entries, (r, kernels) in zip(named, wanted, strict=True):
             r.choices = [Choice(tuple(self.chosen(r, entries[n], s) for n, s in kernels))]
             r.lower = solve(r.problem, [e.least for e in r.entries]).bound
         return True
@@ -257,6 +261,7 @@ class _Driver:
         except KeyboardInterrupt:
             if any(r.best is None for r in self.regions):
                 raise
+            self.interrupted = True
 
     def step(self, r: Region, budget: float, stop_gap: float) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""
@@ -380,6 +385,7 @@ class _Driver:
             None if self.void or cost <= 0 else max(0.0, 1 - lower / cost),
             statistics.median(self.bench.noise or [0.0]),
             self.void,
+            self.interrupted,
             tuple(name for r in self.regions for name in r.capped),
             dict(sorted(self.bench.rejected.items())),
             dict(sorted(self.bench.messages.items())),

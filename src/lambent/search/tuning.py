@@ -96,6 +96,10 @@ class Tuned:
         able = [(t, s) for t, s in tried if library or LIBRARY[0] not in s]
         return min((found for found in able if found[0] or once), default=None)
 
+    def works(self, schedule: str) -> bool:
+        """It was verified."""
+        return schedule in self.outcomes and self.outcomes[schedule].status == "ok"
+
     @property
     def failed(self) -> bool:
         """No schedule works, of as many as are tried."""

@@ -199,8 +199,8 @@ from lambent.graph.tensor import Tensor, contiguous, input, iota, weight
 if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
     from lambent.frontends.onnx.build import from_onnx
-    from lambent.frontends.torch import from_torch
     from lambent.frontends.onnx.export import to_onnx
+    from lambent.frontends.torch import from_torch
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
 

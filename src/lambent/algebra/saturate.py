@@ -52,8 +52,11 @@ _AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Axes as bits of a mask. `cuts`: of an axis that is also counted in parts the bit, and those of
-    the part and of the place in it, which `of` lacks."""
+    """Axes as bits of a mask.
+
+    cuts: of an axis that is also counted in parts its bit, and those of the part and of the place
+        in it, which `of` lacks.
+    """
 
     of: dict[int, int]
     extents: tuple[Size, ...]

@@ -50,10 +50,11 @@ def config() -> dict[str, Any]:
 
 @functools.cache
 def weights() -> Arrays:
-    """The state dict as arrays, by its own names."""
+    """The state dict as arrays, by its own names; copied, as PyTorch takes no read-only memory."""
     from lambent.frontends.safetensors import load_safetensors
 
-    return load_safetensors(folder() / "model.safetensors")
+    mapped = load_safetensors(folder() / "model.safetensors")
+    return {name: np.array(a) for name, a in mapped.items()}
 
 
 def tokens(texts: Sequence[str]) -> tuple[Array, Array]:

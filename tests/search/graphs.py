@@ -67,6 +67,15 @@ def embedding() -> Tensor:
     return lt.embedding(ids, weight("table", 6, 5)) * 2.0
 
 
+def residuals(n: int = 2, c: int = 8) -> Tensor:
+    """Two residual blocks, each behind a norm: the sum after the first goes on in the second."""
+    x = lt.input("x", (n, c))
+    for name in "ab":
+        y = lt.rms_norm(x, c, weight(f"{name}g", c)) @ weight(f"{name}1", c, 2 * c)
+        x = x + (y * lt.sigmoid(y)) @ weight(f"{name}2", 2 * c, c)
+    return x
+
+
 def two_readers() -> Tensor:
     """One product that is read at two places, once with renamed axes."""
     y = lt.input("x", (5, 4)) @ weight("w", 4, 5)
@@ -83,4 +92,5 @@ GRAPHS: dict[str, Callable[[], Tensor]] = {
     "layer": layer,
     "embedding": embedding,
     "two readers": two_readers,
+    "residuals": residuals,
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import GRAPHS, attention, matmul, mlp, softmax
+from graphs import GRAPHS, attention, matmul, mlp, residuals, softmax
 
 from lambent.algebra.egraph import ClassRef, EClass, ENode, Root, Saturated, Stats, saturate
 from lambent.algebra.term import Buffer, walk
@@ -189,3 +189,11 @@ def test_gathered_indices_are_part_of_a_body() -> None:
     term = c.candidates[0].kernel.outputs[0].term
     assert {b.name for b in c.candidates[0].kernel.inputs} == {"table", "ids"}
     assert not any(isinstance(t, ClassRef) for t in walk(term))
+
+
+@pytest.mark.parametrize("n", [1, 64])
+def test_a_sum_is_read_where_a_longer_one_goes_on(n: int) -> None:
+    """x + f(x) is stored and read by (x + f(x)) + g: sums are flat, so x + f + g must know it."""
+    c = found(residuals(n, 256))
+    out = next(i for i, s in enumerate(c.stored) if s.output)
+    assert any(k.root == out and k.reductions == 1 for k in c.candidates)

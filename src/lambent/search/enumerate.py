@@ -101,13 +101,14 @@ class _Search:
         }
         self.products = 0  # the reductions that multiply values of different axes
         for family, c in space.chief.items():
-            if any(len(sides(space, contracted(a))) > 1 for a in space.alts[c]):
+            if any(len({space.free[f] for f in contracted(a)}) > 1 for a in space.alts[c]):
                 self.products |= self.reduction_bit[family]
         self.uids: dict[Any, int] = {}
         self.part_work: list[float] = []
         self.own = cache(self._own)
         self.shared = cache(self._shared)
         self.leaf_costs = cache(self._leaf_costs)
+        self.needed = cache(self._needed)
 
     # ---- costs ----
 
@@ -130,7 +131,29 @@ class _Search:
         """Seconds to read leaves, and to make them."""
         names = [self.leaf_names[i] for i in bits(leaves)]
         read = sum(self.size[n] for n in names) * self.space.prices.byte
-        return read, sum(self.space.to_make(n) for n in names)
+        needed = 0
+        for n in names:
+            needed |= self.needed(n)
+        return read, sum(self.to_make(self.leaf_names[i]) for i in bits(needed))
+
+    def _needed(self, name: str) -> int:
+        """The stored values that minimal bodies make on the way to one, itself included."""
+        if name not in self.space.by_name:
+            return 0
+        needed = self.leaf_bit[name]
+        for i in bits(self.minimal(name).leaves):
+            needed |= self.needed(self.leaf_names[i])
+        return needed
+
+    def minimal(self, name: str) -> Body:
+        """The body of a stored value that is cut at every other."""
+        c = self.space.stored[self.space.by_name[name]].cls
+        return next(b for b in self.table[c].values() if b.basic)
+
+    def to_make(self, name: str) -> float:
+        """Seconds to make a stored value of those before it."""
+        prices = self.space.prices
+        return self.minimal(name).work + self.size[name] * prices.byte + prices.launch
 
     def rank(self, leaves: int, work: float) -> float:
         """Optimistic seconds of a kernel and of what makes its leaves."""
@@ -253,10 +276,11 @@ class _Search:
         better: Counter[int] = Counter()
         places: dict[Key, int] = {}
         ranks = {key: self.rank(key[0], w) for key, w in work.items()}
-        near = NEAR * min(ranks.values(), default=0.0) or 1.0
+        least = min(ranks.values(), default=0.0)
 
         def order(key: Key) -> tuple[float, int, float, Key]:
-            return ranks[key] // near, (key[1] & self.products).bit_count(), ranks[key], key
+            above = (ranks[key] - least) // (NEAR * least or 1.0)
+            return above, (key[1] & self.products).bit_count(), ranks[key], key
 
         for key in sorted(work, key=order):
             products = key[1] & self.products

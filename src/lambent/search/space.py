@@ -105,13 +105,6 @@ class Space:
         loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
         return min(self.buffer_bytes(name), max(map(self.bytes, loads), default=0.0))
 
-    def to_make(self, name: str) -> float:
-        """Seconds to make a stored value; inputs are there."""
-        if name not in self.by_name:
-            return 0.0
-        c = self.stored[self.by_name[name]].cls
-        return self.cost[c] + self.bytes(c) * self.prices.byte + self.prices.launch
-
     def divides(self, cls: int, const: Const) -> bool:
         """Whether values of the class may be divided by a constant: integers only by one."""
         return const == ONE or (const[0] != 0 and self.source.classes[cls].dtype.is_float)
@@ -148,8 +141,14 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     for c, alts in space.alts.items():  # what nothing computes is in no program
         space.alts[c] = tuple(a for a in alts if all(k in space.cost for k in _needs(space, a)))
     groups = _choose_stored(space, flat["mul"])
+    sums = {f: (c, k) for c in space.item for k, f in flat["add"][c] if len(f) > 1}
     for c, alts in space.alts.items():
-        more = (b for a in alts if a.op in PRODUCTS for b in _grouped(a, groups) if c not in b.kids)
+        more = (
+            b
+            for a in alts
+            for b in _grouped(a, sums if a.op == "add" else groups if a.op in PRODUCTS else {})
+            if c not in b.kids
+        )
         space.alts[c] = tuple(dict.fromkeys((*alts, *more)))
     return space
 

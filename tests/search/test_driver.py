@@ -17,7 +17,7 @@ from lambent.backends.base import Calibration, Outcome
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import default_schedule, moves
 from lambent.kernel.show import show
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.tile import Schedule, TileProgram
 from lambent.search.bound import bound
 from lambent.search.database import Database
 from lambent.search.driver import Found, Progress, Work, search
@@ -45,6 +45,7 @@ class Device:
     """A backend that only pretends. `judge` says what becomes of a program."""
 
     name = "pretended"
+    lanes = 1
 
     def __init__(self, judge: Callable[[TileProgram], Outcome] = steady) -> None:
         self.judge, self.asked = judge, 0
@@ -55,8 +56,8 @@ class Device:
     default_schedule = staticmethod(default_schedule)
     moves = staticmethod(moves)
 
-    def has_routine(self, kernel: Kernel) -> bool:
-        return False
+    def guesses(self, kernel: Kernel) -> list[Schedule]:
+        return [default_schedule(kernel)]
 
     def compile(self, programs: Sequence[TileProgram]) -> Batch:
         return Batch(programs)

@@ -154,6 +154,7 @@ class Backend(Protocol):
     """One device. Made once by `get`; its methods may be called from several threads."""
 
     name: str
+    lanes: int  # schedules that it compiles at the same time
 
     def device_key(self) -> str:
         """Names the device, its features, thread count and compiler version: a cache key."""
@@ -167,8 +168,9 @@ class Backend(Protocol):
     def moves(self, kernel: Kernel) -> Moves:
         """What the search may set each part of a schedule of the kernel to."""
 
-    def has_routine(self, kernel: Kernel) -> bool:
-        """Whether a library has a routine for the kernel: schedules may have the option library."""
+    def guesses(self, kernel: Kernel) -> list[Schedule]:
+        """Schedules to try before all others: the default, a library's routine (the option
+        `library`) where there is one."""
 
     def source(self, program: TileProgram) -> str:
         """The source text of one kernel."""

@@ -9,128 +9,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from typing import Any
 
+from lambent.cli.cuda_works import SUITE, Work
 from lambent.cli.output import console, number, print_json, say, table
 
-Shapes = dict[str, tuple[int, ...]]
 REPEATS = 30
 ERROR = 2e-2
 """Largest error allowed: the norm of the difference over the norm of the float32 result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One row. `amount` is what a run does: operations, or bytes that it must move.
-
-    graph: from lambent's inputs to the output; naive: the same with PyTorch, in any dtype;
-    peers: by name, what a PyTorch user would pick instead.
-    """
-
-    name: str
-    unit: str
-    amount: float
-    shapes: Shapes
-    graph: Callable[[dict[str, Any]], Any]
-    naive: Callable[[dict[str, Any]], Any]
-    peers: dict[str, Callable[[dict[str, Any]], Any]]
-
-
-def attention(heads: int, d: int, causal: bool, n: int = 4096, batch: int = 4) -> Work:
-    scale = 1 / math.sqrt(d)
-
-    def graph(t: dict[str, Any]) -> Any:
-        import lambent as lt
-
-        scores = t["q"] @ t["k"].mT * scale
-        if causal:
-            place = lt.iota(n)
-            seen = place.reshape(1, n) <= place.reshape(n, 1)
-            scores = lt.where(seen, scores, float("-inf"))
-        return lt.softmax(scores, axis=-1) @ t["v"]
-
-    def naive(t: dict[str, Any]) -> Any:
-        import torch
-
-        scores = t["q"] @ t["k"].mT * scale
-        if causal:
-            seen = torch.ones(n, n, dtype=torch.bool, device=scores.device).tril()
-            scores = scores.masked_fill(~seen, float("-inf"))
-        return scores.softmax(-1) @ t["v"]
-
-    def fused(backend: str) -> Callable[[dict[str, Any]], Any]:
-        def run(t: dict[str, Any]) -> Any:
-            from torch.nn import attention, functional
-
-            with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
-                q, k, v = (t[name] for name in "qkv")
-                return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        return run
-
-    work = 4.0 * batch * heads * n * n * d * (0.5 if causal else 1)
-    name = f"attention b{batch} h{heads} n{n} d{d}{' causal' if causal else ''}"
-    shapes: Shapes = dict.fromkeys("qkv", (batch, heads, n, d))
-    peers = {"cuDNN": fused("CUDNN_ATTENTION"), "FlashAttention-2": fused("FLASH_ATTENTION")}
-    return Work(name, "TFLOP/s", work, shapes, graph, naive, peers)
-
-
-def matmul(m: int, n: int, k: int) -> Work:
-    def product(t: dict[str, Any]) -> Any:
-        return t["a"] @ t["b"]
-
-    shapes: Shapes = {"a": (m, k), "b": (k, n)}
-    name = f"matmul {m}×{n}×{k}"
-    return Work(name, "TFLOP/s", 2.0 * m * n * k, shapes, product, product, {"cuBLAS": product})
-
-
-def rows(name: str, graph: Any, naive: Any, m: int = 16384, n: int = 4096) -> Work:
-    """Work on rows: it must read and write each element once."""
-    shapes: Shapes = {"x": (m, n)} | ({} if name == "softmax" else {"g": (n,)})
-
-    def copy(t: dict[str, Any]) -> Any:
-        return t["x"].clone()
-
-    return Work(f"{name} {m}×{n}", "TB/s", 4.0 * m * n, shapes, graph, naive, {"copy": copy})
-
-
-def softmax() -> Work:
-    def graph(t: dict[str, Any]) -> Any:
-        import lambent as lt
-
-        return lt.softmax(t["x"], axis=-1)
-
-    return rows("softmax", graph, lambda t: t["x"].softmax(-1))
-
-
-def rms_norm() -> Work:
-    def graph(t: dict[str, Any]) -> Any:
-        import lambent as lt
-
-        x = t["x"].astype("float32")
-        scale = lt.rsqrt(lt.mean(x * x, axis=-1, keepdims=True) + 1e-6)
-        return (x * scale * t["g"].astype("float32")).astype("bfloat16")
-
-    def naive(t: dict[str, Any]) -> Any:
-        x = t["x"].float()
-        scale = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        return (x * scale * t["g"].float()).to(t["x"].dtype)
-
-    return rows("RMSNorm", graph, naive)
-
-
-SUITE: tuple[Callable[[], Work], ...] = (
-    lambda: matmul(4096, 4096, 4096),
-    softmax,
-    rms_norm,
-    lambda: attention(16, 128, False),
-    lambda: attention(16, 128, True),
-    lambda: attention(32, 64, False),
-    lambda: attention(32, 64, True),
-)
 
 
 def bench_suite(
@@ -141,7 +29,11 @@ def bench_suite(
     for make in SUITE:
         work = make()
         if not names or any(part in work.name for part in names):
-            found.append(bench_one(work, "torch.compile" in against, budget))
+            try:
+                found.append(bench_one(work, "torch.compile" in against, budget))
+            except (RuntimeError, ValueError, NotImplementedError) as error:  # the next may do
+                say(f"{work.name}: failed: {' '.join(str(error).split())[:600]}")
+                continue
             say(f"{work.name}: {found[-1]['rates']} {work.unit}, errors {found[-1]['errors']}")
             if save is not None:  # after every row: the next one may fail
                 save.write_text(dumps(found, indent=1))

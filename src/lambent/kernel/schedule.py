@@ -78,7 +78,7 @@ class Moves:
     knobs: dict[Knob, tuple[Any, ...]]
 
 
-class _Structure:
+class Structure:
     """Roles, sizes and the axes in the order of the outputs."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -146,7 +146,7 @@ def outermost_first(index: Size) -> list[int]:
 
 def default_schedule(kernel: Kernel) -> Schedule:
     """A sensible first guess, from roles and representative sizes alone."""
-    s = _Structure(kernel)
+    s = Structure(kernel)
     tiles: dict[int, int] = {}
 
     def share(axes: list[int], total: int) -> None:
@@ -197,7 +197,7 @@ def _even(size: int, tile: int, step: int) -> int:
     return min(tile, -(-each // step) * step)
 
 
-def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
+def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
     """Enough tasks for the threads: halve the largest tiles; then as short a grid as gives them."""
     least = {"rows": 16, "columns": 32, "lane": 256}
 
@@ -220,7 +220,7 @@ def _balanced(s: _Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
 
 def moves(kernel: Kernel) -> Moves:
     """The alternatives that a schedule of this kernel may take, each independent of the others."""
-    s = _Structure(kernel)
+    s = Structure(kernel)
     first = dict(default_schedule(kernel).tiles)
     knobs: dict[Knob, tuple[Any, ...]] = {}
     for i, role in s.roles.items():

@@ -284,7 +284,8 @@ class _Driver:
         estimates = r.estimates()
         limit = max(2.0, *(20 * estimates[k] for c in covers for k in c.kernels))
         deadline = math.inf if r.best is None else budget
-        self.bench.measure([*new.values(), *((t, TUNE) for t in slow)], limit, deadline)
+        tune = max(TUNE, self.bench.backend.lanes)
+        self.bench.measure([*new.values(), *((t, tune) for t in slow)], limit, deadline)
         for t, before in zip(slow, times, strict=True):
             now = t.best()
             gain = before and now and now[0] < 0.98 * before[0]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -31,7 +31,7 @@ BATCH = 12  # schedules compiled together
 POOL = 3  # proposals that the model sees for each that is measured
 REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
-LIBRARY = ("library", 1)  # the option of a schedule that calls one
+LIBRARY = "library"  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
 PACE = 0.2  # seconds to compile and measure a schedule, before any was
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
@@ -75,10 +75,9 @@ class Tuned:
 
     @cached_property
     def guesses(self) -> list[Schedule]:
-        """What is tried first: the default, and a library's routine where there is one."""
-        first = self.backend.default_schedule(self.form.kernel)
-        library = replace(first, options=(LIBRARY,))
-        return [first, library] if self.backend.has_routine(self.form.kernel) else [first]
+        """What is tried first, in this order."""
+        found: list[Schedule] = self.backend.guesses(self.form.kernel)
+        return found
 
     @cached_property
     def table(self) -> Moves:
@@ -93,7 +92,7 @@ class Tuned:
         """
         once = self.form.kernel.weights_only
         tried = [(o.seconds or 0.0, s) for s, o in self.outcomes.items() if o.status == "ok"]
-        able = [(t, s) for t, s in tried if library or LIBRARY[0] not in s]
+        able = [(t, s) for t, s in tried if library or LIBRARY not in s]
         return min((found for found in able if found[0] or once), default=None)
 
     def works(self, schedule: str) -> bool:
@@ -204,13 +203,14 @@ class Bench:
             self.seconds += self.clock.elapsed() - begin
 
     def _promising(self, tuned: Tuned, count: int) -> list[str]:
-        """Of several times as many proposals the likeliest; first guesses come first."""
+        """Of several times as many proposals the likeliest; first guesses come first, in order."""
         times: dict[str, float] = {}
         for schedule in tuned.proposals(POOL * count):
             name = text(schedule)
             try:
-                likely = self.model(self.program(tuned, name))
-                times[name] = 0.0 if schedule in tuned.guesses else likely
+                times[name] = self.model(self.program(tuned, name))
+                if schedule in tuned.guesses:
+                    times[name] = tuned.guesses.index(schedule) - len(tuned.guesses)
             except (ValueError, NotImplementedError) as error:
                 self._record(tuned, name, Outcome("render", message=str(error)))
         return sorted(times, key=lambda name: (times[name], name))[:count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from test_random import any_schedule
 
 from lambent.backends.cuda.schedule import default_schedule, moves
 from lambent.backends.reference.kernel import evaluate
+from lambent.backends.triton.render import render
 from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
@@ -54,6 +56,23 @@ def test_first_guesses_and_samples() -> None:
         named.append((name, run(kernel, first, 0, {})))
         other = sample(first, moves(kernel), random)
         named.append((f"{name} {other}", run(kernel, other, 1, {})))
+    compared(named)
+
+
+def test_tiles_that_the_copy_engine_moves() -> None:
+    """Where it can move none, the text is as without it."""
+    named, moved = [], 0
+    for name, make in (CASES | SYMBOLIC).items():
+        kernel, random = make(), Random(name)
+        symbols = {s: values[1] for s, values in SIZES.items()} if name in SYMBOLIC else {}
+        first = default_schedule(kernel)
+        for n in range(2):
+            one = sample(first, moves(kernel, 90), random) if n else first
+            options = dict(one.options) | {"descriptors": 1, "backwards": n}
+            one = replace(one, options=tuple(sorted(options.items())))
+            named.append((f"{name} {one}", run(kernel, one, n, symbols)))
+            moved += "tensor_descriptor" in render(named[-1][1][0]).source
+    assert moved > 20, f"only {moved} of {len(named)} use descriptors"
     compared(named)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
@@ -12,7 +13,7 @@ from lambent.backends.cpu import assemble, blas, build, calibrate, features, lib
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import default_schedule, moves
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.tile import Schedule, TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
 
@@ -59,6 +60,7 @@ class CpuBackend:
     """See `base.Backend`. A renderer can be given, for tests."""
 
     name = "cpu"
+    lanes = 2
 
     def __init__(self, renderer: Renderer | None = None) -> None:
         self.renderer: Renderer = renderer or RenderC()
@@ -80,8 +82,10 @@ class CpuBackend:
     default_schedule = staticmethod(default_schedule)
     moves = staticmethod(moves)
 
-    def has_routine(self, kernel: Kernel) -> bool:
-        return blas.available() and blas.product(kernel) is not None
+    def guesses(self, kernel: Kernel) -> list[Schedule]:
+        first = default_schedule(kernel)
+        able = blas.available() and blas.product(kernel) is not None
+        return [first, replace(first, options=(("library", 1),))] if able else [first]
 
     def source(self, program: TileProgram) -> str:
         return self.renderer.render(program, "kernel")

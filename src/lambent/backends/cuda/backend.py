@@ -27,7 +27,8 @@ from lambent.backends.sizes import text
 from lambent.backends.triton.compiler import EXTRA, Code, cuda
 from lambent.backends.triton.render import Rendered, render
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.schedule import Moves
+from lambent.kernel.tile import Schedule, TileProgram
 
 COMPILE_LIMIT = 120.0  # seconds for one kernel
 WARP = 32
@@ -67,11 +68,11 @@ class CudaBackend:
 
     name = "cuda"
     default_schedule = staticmethod(schedule.default_schedule)
-    moves = staticmethod(schedule.moves)
 
     def __init__(self, number: int = 0) -> None:
         self._gpu = driver.device(number)
-        self._compilers = Compilers(max(1, min(16, (os.cpu_count() or 2) - 1)))
+        self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
+        self._compilers = Compilers(self.lanes)
         self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
         self.measure = self._measurer.measure
 
@@ -85,8 +86,11 @@ class CudaBackend:
             self._gpu, self.device_key(), lambda: self._measurer.ask("floor"), refresh
         )
 
-    def has_routine(self, kernel: Kernel) -> bool:
-        return False
+    def guesses(self, kernel: Kernel) -> list[Schedule]:
+        return schedule.guesses(kernel, self._gpu.capability)
+
+    def moves(self, kernel: Kernel) -> Moves:
+        return schedule.moves(kernel, self._gpu.capability)
 
     def source(self, program: TileProgram) -> str:
         return render(program).source

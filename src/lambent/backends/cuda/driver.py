@@ -132,12 +132,18 @@ def address(array: Array) -> int:
 
 
 class Function:
-    """An entry of a loaded image, with what a launch needs. See `compiler.Code`."""
+    """An entry of a loaded image, with what a launch needs. See `compiler.Code`.
 
-    def __init__(self, image: bytes, name: str, threads: int, shared: int, scratch: int) -> None:
+    Launches share the scratch memory: let one end before the next on another stream.
+    """
+
+    def __init__(
+        self, image: bytes, name: str, threads: int, shared: int, scratch: int, each: int = 0
+    ) -> None:
         self._module = call("cuModuleLoadData", image)
         self._entry = call("cuModuleGetFunction", self._module, name.encode())
         self._threads, self._shared, self._scratch = threads, shared, scratch
+        self._each, self._held = each, Memory(0) if each else None
         if shared > 48 << 10:
             kind = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", self._entry, kind, shared)
@@ -148,6 +154,10 @@ class Function:
         """Queue `tasks` programs. `sizes` are ctypes integers."""
         given = [*map(ctypes.c_void_p, pointers), *sizes]
         given += [ctypes.c_void_p(0)] * self._scratch
+        if self._held is not None:
+            if self._held.nbytes < tasks * self._each:
+                self._held = Memory(tasks * self._each)
+            given[-self._scratch] = ctypes.c_void_p(self._held.pointer)
         places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(x) for x in given))
         if tasks:
             call(

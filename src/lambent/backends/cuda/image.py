@@ -67,7 +67,9 @@ class Opened:
     def function(self, code: int) -> Function:
         if code not in self._functions:
             c = self._codes[code]
-            self._functions[code] = Function(c.image, c.name, c.threads, c.shared, c.scratch)
+            self._functions[code] = Function(
+                c.image, c.name, c.threads, c.shared, c.scratch, c.each
+            )
         return self._functions[code]
 
     def run(

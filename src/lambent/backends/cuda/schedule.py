@@ -1,18 +1,18 @@
-"""Schedules for a GPU: the first guess for a kernel, and the moves that the search samples.
+"""Schedules for a GPU: first guesses for a kernel, and the moves that the search samples.
 
-Tiles are powers of two. The options are num_warps, num_stages (of the pipelined loops) and group
-(rows of tasks that go through the columns together). Roles of axes are those of `kernel.schedule`.
+Tiles are powers of two. The options are num_warps, num_stages (of the pipelined loops) and those
+that `triton.render` names. Roles of axes are those of `kernel.schedule`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from lambent.backends.triton.blocks import pow2
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.schedule import WHOLE, Knob, Moves
-from lambent.kernel.schedule import _Structure as Structure
+from lambent.kernel.schedule import WHOLE, Knob, Moves, Structure
 from lambent.kernel.tile import Schedule
 
 TILES: dict[str, tuple[int, ...]] = {
@@ -30,6 +30,37 @@ TILES: dict[str, tuple[int, ...]] = {
 OPTIONS: dict[str, tuple[int, ...]] = {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3)}
 PRODUCTS: dict[str, tuple[int, ...]] = {"num_warps": (4, 8), "num_stages": (1, 2, 3, 4, 5)}
 GROUPS = (1, 4, 8, 16)
+COPIES: dict[str, tuple[int, ...]] = {"descriptors": (0, 1), "specialize": (0, 1)}
+HOPPER = 90  # the least compute capability with a copy engine for tiles
+Guess = tuple[tuple[str, int], ...]
+FOLDS: tuple[Guess, ...] = tuple(
+    (("rows", rows), ("streamed", streamed), ("num_warps", warps), ("num_stages", stages), *more)
+    for rows, streamed, warps, stages, more in (
+        (128, 128, 4, 2, (("descriptors", 1), ("specialize", 1))),
+        (128, 64, 4, 2, (("descriptors", 1),)),
+        (128, 128, 8, 2, (("descriptors", 1),)),
+        (128, 64, 8, 3, (("descriptors", 1),)),
+        (128, 64, 4, 3, (("backwards", 1), ("descriptors", 1))),
+        (128, 128, 8, 2, (("backwards", 1), ("descriptors", 1))),
+        (64, 64, 4, 3, (("descriptors", 1),)),
+        (128, 64, 4, 2, (("descriptors", 1), ("specialize", 1))),
+        (128, 64, 4, 2, ()),
+        (128, 64, 8, 3, (("backwards", 1),)),
+    )
+)  # fmt: skip
+"""What served kernels that stream one product's result into another: tiles by role, and options."""
+SQUARES: tuple[Guess, ...] = tuple(
+    (("rows", rows), ("columns", columns), ("contracted", 64), ("num_warps", warps),
+     ("num_stages", stages), *more)
+    for rows, columns, warps, stages, more in (
+        (128, 256, 8, 3, ()),
+        (128, 256, 8, 4, (("descriptors", 1),)),
+        (128, 256, 8, 3, (("descriptors", 1), ("specialize", 1))),
+        (128, 128, 4, 4, (("descriptors", 1),)),
+        (256, 128, 8, 3, (("descriptors", 1),)),
+    )
+)  # fmt: skip
+"""The same for products of matrices."""
 WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
 FIRST = {"rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64}
 BYTES = 8192  # of a contracted operand's tile row that a first guess loads at once
@@ -43,7 +74,19 @@ def compiler_options(schedule: Schedule) -> dict[str, int]:
 
 def default_schedule(kernel: Kernel) -> Schedule:
     """A sensible first guess, from roles and representative sizes alone."""
+    return _guess(Structure(kernel), {})
+
+
+def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
+    """What is worth trying before anything is known of a kernel, the first guess first."""
     s = Structure(kernel)
+    known = FOLDS if s.contracts and _folded(s) else SQUARES if _square(s) else ()
+    wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
+    return list(dict.fromkeys(_guess(s, w) for w in [{}, *wishes]))
+
+
+def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
+    """The first guess with other tiles (by role) and options."""
     tiles: dict[int, int] = {}
     for i, role in s.roles.items():
         whole = s.most[i] <= WHOLE_LIMIT.get(role, 0)
@@ -52,9 +95,9 @@ def default_schedule(kernel: Kernel) -> Schedule:
         elif role == "wide" or (role == "contracted" and s.contracts and whole and _folded(s)):
             tiles[i] = s.most[i] if whole else 64
         else:
-            tiles[i] = min(FIRST.get(role, 1), pow2(s.most[i]))
-    _share(s, tiles, ("rows",), 128)
-    _share(s, tiles, ("columns",), 128)
+            tiles[i] = min(wish.get(role, FIRST.get(role, 1)), pow2(s.most[i]))
+    _share(s, tiles, ("rows",), wish.get("rows", 128))
+    _share(s, tiles, ("columns",), wish.get("columns", 128))
     _share(s, tiles, ("contracted",), 256 if _folded(s) else 64)
     _share(s, tiles, ("lane",), 1024)
     _share(s, tiles, ("reduced",), 16384)
@@ -68,6 +111,7 @@ def default_schedule(kernel: Kernel) -> Schedule:
     else:
         volume = math.prod(min(t, s.sizes[i]) for i, t in tiles.items() if i not in s.twins)
         options = {"num_warps": pow2(max(1, min(16, volume // 512))), "num_stages": 2}
+    options |= {name: n for name, n in wish.items() if name not in TILES}
     return Schedule(
         tuple(sorted(tiles.items())), s.order, len(s.order), options=tuple(sorted(options.items()))
     )
@@ -93,7 +137,7 @@ def _share(s: Structure, tiles: dict[int, int], roles: tuple[str, ...], total: i
         total = max(1, total // pow2(min(s.sizes[i], tiles[i])))
 
 
-def moves(kernel: Kernel) -> Moves:
+def moves(kernel: Kernel, capability: int = 80) -> Moves:
     """The alternatives that a schedule of this kernel may take, each independent of the others."""
     s = Structure(kernel)
     first = dict(default_schedule(kernel).tiles)
@@ -112,4 +156,8 @@ def moves(kernel: Kernel) -> Moves:
     knobs.update((("options", name), choices) for name, choices in options.items())
     if _square(s):
         knobs["options", "group"] = GROUPS
+    if s.contracts:
+        knobs["options", "backwards"] = (0, 1)
+    if s.contracts and capability >= HOPPER:
+        knobs.update((("options", name), choices) for name, choices in COPIES.items())
     return Moves(s.roles, knobs)

@@ -44,7 +44,7 @@ class Code:
     """Compiled code of one kernel: `image` is a cubin (or hsaco), `name` its entry.
 
     threads: of a program; shared: bytes of dynamic shared memory; scratch: pointers that the
-    entry takes after the kernel's own parameters; registers and spilled bytes, as far as told.
+    entry takes after the kernel's own parameters, the first of them to `each` bytes a program.
     """
 
     image: bytes
@@ -52,6 +52,7 @@ class Code:
     threads: int
     shared: int
     scratch: int
+    each: int = 0
 
 
 def compile_source(
@@ -89,9 +90,9 @@ def compile_source(
     entry = re.search(r"\.entry\s+\w+\((.*?)\)", text, re.DOTALL)
     params = entry.group(1).count(".param") if entry else len(signature)
     image = done.asm["cubin" if target.kind == "cuda" else "hsaco"]
-    return Code(
-        image, meta.name, meta.num_warps * target.warp, meta.shared, params - len(signature)
-    )
+    each = int(getattr(meta, "global_scratch_size", 0) or 0)
+    threads = meta.num_warps * target.warp
+    return Code(image, meta.name, threads, meta.shared, params - len(signature), each)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """Tile program → Triton source of one kernel.
 
 The kernel is a function of pointers to its outputs and inputs, in kernel order, and the values of
-`base.kernel_symbols`; one program of the launch's grid is one task. Of a schedule it reads the
-option `group` (rows of tasks that share columns in the second-level cache).
+`base.kernel_symbols`; one program of the launch's grid is one task. Of a schedule it reads these
+options: `group` (rows of tasks that share columns in the second-level cache), `backwards` (the last
+tasks come first), `descriptors` (the copy engine moves tiles) and `specialize` (of the warps of a
+loop of products some only copy).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.maps import mapped
 from lambent.backends.triton.text import NAMES, POINTERS, Tile, infix, literal, number
-from lambent.graph.dim import Size, axes_in, symbol_range, values_in
+from lambent.backends.triton.windows import Window, window
+from lambent.graph.dim import Size, axes_in, axis, symbol_range, values_in
 from lambent.graph.dtypes import DType, float32
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
@@ -37,6 +40,8 @@ from lambent.kernel.tile import (
     Value,
     Var,
     index_axes,
+    operands,
+    values,
 )  # fmt: skip
 
 PRELUDE = """\
@@ -113,6 +118,10 @@ class _Renderer:
         self.taken |= {f"{letter}{i}" for i in program.axes for letter in ("i", "o", "v", "pid_")}
         self.params = {b: self.fresh(re.sub(r"\W", "_", b), "ptr") for b in self.buffers}
         self.scopes = [_Scope(frozenset())]
+        self.options = dict(program.schedule.options)
+        self.descriptors: dict[tuple[str, Window], str] = {}
+        self.fixed: frozenset[int] = frozenset()
+        self.lets: dict[str, Value] = {}
         self.largest = 1
 
     def fresh(self, name: str, suffix: str = "") -> str:
@@ -154,8 +163,9 @@ class _Renderer:
             body = s.body
         counts = [self.trips(f) for f in loops]
         texts = [self.blocks.total(c, self.blocks.origin).at(3) for c in counts]
-        self.line("pid = tl.program_id(0)", "pid")
-        group = dict(self.program.schedule.options).get("group", 1)
+        last = "tl.num_programs(0) - 1 - " if self.options.get("backwards") else ""
+        self.line(f"pid = {last}tl.program_id(0)", "pid")
+        group = self.options.get("group", 1)
         numbers = [f"pid_{f.axis}" for f in loops]
         for n in range(len(loops) - 1, 0, -1):
             self.line(f"{numbers[n]} = pid % {texts[n]}", numbers[n])
@@ -172,6 +182,7 @@ class _Renderer:
                 f"o{f.axis} = {plus}{number_}{f' * {tile}' if tile > 1 else ''}", f"o{f.axis}"
             )
             self.bind(f.axis, f"o{f.axis}")
+        self.fixed = frozenset(f.axis for f in loops if self.blocks.size[f.axis] == 1)
         return body, math.prod(counts)
 
     def grouped(self, numbers: list[str], texts: list[str], group: int) -> None:
@@ -215,7 +226,10 @@ class _Renderer:
         self.bind(i, f"o{i}")
         self.body(f.body)
         inner = self.scopes.pop()
-        self.line(f"for o{i} in range({start}, {stop}, {tile}):")
+        steps = f"range({start}, {stop}, {tile})"
+        if self.options.get("specialize") and any(map(_multiplies, f.body)):
+            steps = f"tl.{steps[:-1]}, warp_specialize=True)"
+        self.line(f"for o{i} in {steps}:")
         for name, text in inner.lines:
             self.line(f"    {text}", name)
 
@@ -227,6 +241,7 @@ class _Renderer:
                 case For():
                     self.loop(s)
                 case Let(name=name, value=value):
+                    self.lets[name] = value
                     self.let(name, self.value(value))
                 case Var():
                     self.var(s)
@@ -268,6 +283,11 @@ class _Renderer:
     def store(self, s: Store) -> None:
         buffer, value = self.buffers[s.buffer], self.value(s.value)
         dtype = "uint8" if buffer.dtype.kind == "b" else NAMES[buffer.dtype.name]
+        w = self.window(buffer, s.index)
+        if w is not None and set(value.dims) == set(w.axes):
+            given = self.arranged(value.to(dtype), tuple((i,) for i in w.axes))
+            self.line(f"{self.descriptor(s.buffer, w)}.store({self.corner(w)}, {given})")
+            return
         offset, _ = self.blocks.place(buffer, s.index, True)
         dims = self.joint([offset, value])
         place = infix("+", Tile(self.params[s.buffer]), offset.over(dims), dims, "int32")
@@ -333,6 +353,9 @@ class _Renderer:
             if key in scope.loads:
                 return scope.loads[key]
         scope, buffer = self.scopes[at], self.buffers[v.buffer]
+        w = self.window(buffer, v.index)
+        if w is not None:
+            return self.copied(v, w, scope)
         offset, needed = self.blocks.place(buffer, v.index, False)
         self.bounded(offset.dims)
         name, dtype = self.fresh(f"{self.params[v.buffer]}_tile"), NAMES[buffer.dtype.name]
@@ -346,6 +369,47 @@ class _Renderer:
         scope.lines.append((name, f"{name} = {text}"))
         scope.loads[key] = Tile(name, offset.dims, dtype)
         return scope.loads[key]
+
+    def window(self, buffer: Buffer, index: tuple[Size, ...]) -> Window | None:
+        """What a descriptor covers, if the schedule wants descriptors and the engine can do it."""
+        wanted = self.options.get("descriptors")
+        return window(self.blocks, buffer, index, self.fixed) if wanted else None
+
+    def descriptor(self, buffer: str, w: Window) -> str:
+        """The name of the window's descriptor, made before the first loop."""
+        key = buffer, replace(w, starts=())
+        if key not in self.descriptors:
+            name = self.descriptors[key] = self.fresh(f"{self.params[buffer]}_window")
+            base = self.blocks.total(w.base, self.blocks.atom, wide=True)
+            place = infix("+", Tile(self.params[buffer]), base, (), "")
+            shape, strides = (
+                ", ".join(self.blocks.total(n, self.blocks.atom).text for n in sizes)
+                for sizes in (w.shape, w.strides)
+            )
+            block = ", ".join(str(self.blocks.size[i]) for i in w.axes)
+            text = f"tl.make_tensor_descriptor({place.text}, [{shape}], [{strides}], [{block}])"
+            self.scopes[0].lines.append((name, f"{name} = {text}"))
+        return self.descriptors[key]
+
+    def corner(self, w: Window) -> str:
+        """Where in the window's dims the block starts."""
+        starts = (
+            start + (axis(i) if i in self.blocks.looped else 0)
+            for i, start in zip(w.axes, w.starts, strict=True)
+        )
+        return f"[{', '.join(self.blocks.total(e, self.blocks.origin).text for e in starts)}]"
+
+    def copied(self, v: Load, w: Window, scope: _Scope) -> Tile:
+        """The tile that the copy engine brings."""
+        descriptor = self.descriptor(v.buffer, w)
+        tile = Tile(f"{descriptor}.load({self.corner(w)})", w.axes)
+        dims = self.blocks.dims(w.axes)
+        self.bounded(dims)
+        name = self.fresh(f"{self.params[v.buffer]}_tile")
+        text = self.arranged(tile, tuple((i,) for i in dims))
+        scope.lines.append((name, f"{name} = {text}"))
+        scope.loads[v.buffer, v.index] = Tile(name, dims, NAMES[v.dtype.name])
+        return scope.loads[v.buffer, v.index]
 
     def mask(self, dims: tuple[int, ...], needed: list[Tile]) -> str:
         """The argument `mask` of a load or store over the dims, or nothing."""
@@ -375,10 +439,26 @@ class _Renderer:
     # ---- reductions and products -------------------------------------------------------------
 
     def reduce(self, v: Reduce) -> Tile:
+        scale, x = self.scaled(v.arg)
+        if v.op != "sum" and scale is not None:
+            greatest = self.reduce(replace(v, arg=x))
+            factor = literal(scale, v.dtype, False)
+            return infix("*", factor, greatest, greatest.dims, greatest.dtype)
         t = self.value(v.arg).to(NAMES[v.dtype.compute.name])
         zero = v.op == "sum" and isinstance(v.arg, Load)
         fill = number(0 if v.op == "sum" else -math.inf, v.dtype)
         return self.reduced(v.op, v.axes, t if zero else self.cut(t, v.axes, fill))
+
+    def scaled(self, v: Value) -> tuple[float | None, Value]:
+        """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
+        given = self.lets.get(v.name) if isinstance(v, Ref) else None
+        match given:
+            case Map(op="mul", args=(Lit(value=c), x), dtype=dtype) if dtype.is_float and c > 0:
+                inner, found = self.scaled(x)
+                return c * (1.0 if inner is None else inner), found
+            case Ref():
+                return self.scaled(given)
+        return None, v
 
     def reduced(self, op: str, axes: frozenset[int], t: Tile) -> Tile:
         dims, text, kept = list(t.dims), t.text, t.dtype
@@ -449,6 +529,10 @@ class _Renderer:
             sizes = [math.prod(self.blocks.size[i] for i in g) for g in groups if g]
             text = f"tl.reshape({text}, ({', '.join(map(str, sizes))}))"
         return text
+
+
+def _multiplies(s: Stmt) -> bool:
+    return any(isinstance(v, Dot) for top in operands(s) for v in values(top))
 
 
 def _cast(t: Tile, was: DType, dtype: DType) -> Tile:

@@ -2,7 +2,8 @@
 # On a machine with an NVIDIA GPU: the tests marked gpu, then the suite of `lambent bench`, one table.
 #
 #   scripts/gpu_check.sh wheels    where there is a network: fetch into .whl what such a machine lacks
-#   scripts/gpu_check.sh           there: about eight minutes; all results also go to $OUT
+#   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
+#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp
 #
 # The machine brings its own Python 3.12 with PyTorch, Triton >= 3.6, cuda-bindings and pytest.
 set -u
@@ -31,18 +32,43 @@ lambent="python3 -m lambent"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 python3 -c 'from importlib.metadata import version as v
 print({n: v(n) for n in ("torch", "triton", "cuda-bindings", "numpy", "egglog")})'
-echo "== tests"
-timeout 160 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
-  tests/backends/cuda --durations=5 >"$out/tests.log" 2>&1
-tail -40 "$out/tests.log" | cut -c1-600
-echo "== rows and products"
-timeout 100 $lambent bench --suite cuda matmul softmax RMSNorm --budget 18 --against "" \
-  --save "$out/rows.json" >"$out/rows.txt" 2>"$out/rows.log" || tail -5 "$out/rows.log"
-echo "== two reductions and products in one"
-timeout 250 $lambent bench --suite cuda attention --budget 40 --against "" \
-  --save "$out/attention.json" >"$out/attention.txt" 2>"$out/attention.log" ||
-  tail -5 "$out/attention.log"
+groups=${*:-tests attention variants decode products rows mlp}
+timed() { # name, seconds for each search, most seconds in all, rows (regular expressions)
+  local name=$1 budget=$2 most=$3
+  shift 3
+  [[ " $groups " == *" $name "* ]] || return
+  echo "== $name"
+  timeout "$most" $lambent bench --suite cuda "$@" --budget "$budget" --against "$AGAINST" \
+    --save "$out/$name.json" >"$out/$name.txt" 2>>"$out/log.txt" || tail -5 "$out/log.txt"
+  grep -hE "errors|failed" "$out/log.txt" | tail -12 | cut -c1-600
+  cat "$out/$name.txt"
+}
+
+AGAINST=${AGAINST:-}
+if [[ " $groups " == *" tests "* ]]; then
+  echo "== tests"
+  timeout 160 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
+    tests/backends/cuda --durations=5 >"$out/tests.txt" 2>&1
+  tail -40 "$out/tests.txt" | cut -c1-600
+fi
+timed attention 42 240 'attention b4 h(16|32) n4096 d(128|64)( causal)?$'
+timed products 15 130 'matmul'
+timed variants 25 200 'bias' 'soft-cap' 'window' 'h32/8 n4096' 'n4000'
+timed decode 18 60 'decode'
+timed rows 12 80 'softmax' 'Norm' 'GELU'
+timed mlp 25 120 'SwiGLU'
 $lambent devices
-cp "$XDG_CACHE_HOME"/lambent/*.db* "$out"/ 2>/dev/null
-grep -h "errors" "$out/rows.log" "$out/attention.log" | tail -8
-cat "$out/rows.txt" "$out/attention.txt"
+python3 - "$out" <<'END'
+import json, pathlib, sys
+out = pathlib.Path(sys.argv[1])
+rows = [row for f in sorted(out.glob("*.json")) for row in json.loads(f.read_text())]
+for f in out.glob("*.json"):
+    f.unlink()
+found = [f"## {r['work']}: {k['name']} {k['schedule']}\n{k.pop('source')}" for r in rows for k in r["kernels"]]
+(out / "sources.txt").write_text("\n".join(found))
+(out / "rows.json").write_text(json.dumps(rows, indent=1))
+END
+cp "$XDG_CACHE_HOME"/lambent/search.db "$out"/ 2>/dev/null
+cat "$out"/{attention,products,variants,decode,rows,mlp}.txt >"$out/table.txt" 2>/dev/null
+rm -f "$out"/{attention,products,variants,decode,rows,mlp}.txt
+cat "$out/table.txt"

@@ -7,6 +7,7 @@ compared with the same work in float32. PyTorch makes the arrays and the streams
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from json import dumps
@@ -24,11 +25,11 @@ ERROR = 2e-2
 def bench_suite(
     names: Sequence[str], against: Sequence[str], budget: float, json: bool, save: Path | None
 ) -> list[dict[str, Any]]:
-    """Search, check and time each row whose name has one of the given parts (all by default)."""
+    """Search, check and time each row one of the given patterns finds (all by default)."""
     found = []
     for make in SUITE:
         work = make()
-        if not names or any(part in work.name for part in names):
+        if not names or any(re.search(part, work.name) for part in names):
             try:
                 found.append(bench_one(work, "torch.compile" in against, budget))
             except (RuntimeError, ValueError, NotImplementedError) as error:  # the next may do

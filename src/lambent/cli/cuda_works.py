@@ -113,12 +113,13 @@ def attention(
             with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
                 q, k, v = (t[name] for name in "qkv")
                 causal = change is CAUSAL
-                more = {"enable_gqa": True} if group > 1 else {}
+                more: Any = {"enable_gqa": True} if group > 1 else {}
                 return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, **more)
 
         return run
 
-    shapes: Shapes = {"q": (batch, heads, rows, d)} | dict.fromkeys("kv", (batch, kv, n, d))
+    shapes: Shapes = {"q": (batch, heads, rows, d)}
+    shapes |= dict.fromkeys("kv", (batch, kv, n, d))
     size = f"h{heads}" + (f"/{kv}" if group > 1 else "")
     name = f"attention b{batch} {size} n{n} d{d}{change.name}"
     peers = {"cuDNN": fused("CUDNN_ATTENTION"), "FlashAttention-2": fused("FLASH_ATTENTION")}

@@ -8,7 +8,8 @@ from kernels import CASES, SYMBOLIC, Build
 
 from lambent.backends.cuda.schedule import default_schedule
 from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda
-from lambent.backends.triton.render import PRELUDE, Rendered, render
+from lambent.backends.triton.render import Rendered, render
+from lambent.backends.triton.text import PRELUDE
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import bfloat16
 from lambent.kernel.kernel import Kernel

@@ -18,10 +18,20 @@ from keyword import iskeyword
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.maps import mapped
-from lambent.backends.triton.text import NAMES, POINTERS, Tile, infix, literal, number
+from lambent.backends.triton.text import (
+    NAMES,
+    POINTERS,
+    PRELUDE,
+    Tile,
+    cast,
+    infix,
+    literal,
+    needed,
+    number,
+)
 from lambent.backends.triton.windows import Window, window
 from lambent.graph.dim import Size, axes_in, axis, symbol_range, values_in
-from lambent.graph.dtypes import DType, float32
+from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate,
@@ -44,29 +54,6 @@ from lambent.kernel.tile import (
     values,
 )  # fmt: skip
 
-PRELUDE = """\
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def floor_div(a, b):
-    q = a // b
-    return tl.where(q * b > a, q - 1, q)
-
-
-@triton.jit
-def floor_mod(a, b):
-    r = a % b
-    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
-
-
-@triton.jit
-def nan_max(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-"""
 LOCALS = ("pid", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
 MATRIX = (
     "bfloat16",
@@ -145,7 +132,7 @@ class _Renderer:
                 self.bind(i, "")
         body, tasks = self.grid()
         self.body(body)
-        lines = _needed(self.scopes[0].lines)
+        lines = needed(self.scopes[0].lines)
         head = f"@triton.jit\ndef {self.name}({', '.join(signature)}):\n"
         text = PRELUDE + head + "".join(f"    {t}\n" for t in lines)
         return Rendered(text, signature, tasks, self.largest)
@@ -333,7 +320,7 @@ class _Renderer:
         dims, dtype = self.joint(args), NAMES[v.dtype.compute.name]
         self.bounded(dims)
         if v.op == "cast":
-            return _cast(args[0], v.args[0].dtype, v.dtype)
+            return cast(args[0], v.args[0].dtype, v.dtype)
         if v.op in ("less", "eq"):
             inner = NAMES[v.args[0].dtype.compute.name]
             small = inner == "int64" and {a.dtype for a in args} == {"int32"}
@@ -533,23 +520,3 @@ class _Renderer:
 
 def _multiplies(s: Stmt) -> bool:
     return any(isinstance(v, Dot) for top in operands(s) for v in values(top))
-
-
-def _cast(t: Tile, was: DType, dtype: DType) -> Tile:
-    """Rounded to the dtype; a float becomes an integer by truncation, NaN 0."""
-    name = NAMES[dtype.name]
-    if was.is_float and dtype.is_integer:
-        safe = Tile(f"tl.where({t.text} == {t.text}, {t.text}, 0.0)", t.dims, t.dtype)
-        return safe.to("int64").to(name)
-    return t.to(NAMES[was.compute.name] if was.is_float else t.dtype).to(name)
-
-
-def _needed(lines: list[tuple[str, str]]) -> list[str]:
-    """The lines without those that define what no later line reads."""
-    kept: list[str] = []
-    used: set[str] = set()
-    for name, text in reversed(lines):
-        if not name or name in used:
-            kept.append(text)
-            used.update(re.findall(r"\w+", text))
-    return kept[::-1]

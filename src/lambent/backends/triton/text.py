@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from lambent.graph.dtypes import DType
 
+PRELUDE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def floor_div(a, b):
+    q = a // b
+    return tl.where(q * b > a, q - 1, q)
+
+
+@triton.jit
+def floor_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def nan_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+"""
 # Triton's name of each dtype, and of the elements of a buffer: a bool is a byte in memory.
 NAMES = {"bool": "int1"} | {
     n: n for n in ("int8", "int16", "int32", "int64", "uint8")
@@ -88,3 +112,23 @@ def literal(x: float | int | bool, dtype: DType, typed: bool) -> Tile:
     if typed or name not in ("float32", "int32", "int64"):
         return Tile(f"tl.full((), {text}, tl.{name})", (), name)
     return Tile(text, (), name, ATOM if not text.startswith("-") else SUM)
+
+
+def cast(t: Tile, was: DType, dtype: DType) -> Tile:
+    """Rounded to the dtype; a float becomes an integer by truncation, NaN 0."""
+    name = NAMES[dtype.name]
+    if was.is_float and dtype.is_integer:
+        safe = Tile(f"tl.where({t.text} == {t.text}, {t.text}, 0.0)", t.dims, t.dtype)
+        return safe.to("int64").to(name)
+    return t.to(NAMES[was.compute.name] if was.is_float else t.dtype).to(name)
+
+
+def needed(lines: list[tuple[str, str]]) -> list[str]:
+    """The lines without those that define what no later line reads."""
+    kept: list[str] = []
+    used: set[str] = set()
+    for name, text in reversed(lines):
+        if not name or name in used:
+            kept.append(text)
+            used.update(re.findall(r"\w+", text))
+    return kept[::-1]

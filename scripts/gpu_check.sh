@@ -40,7 +40,7 @@ timed() { # name, seconds for each search, most seconds in all, rows (regular ex
   echo "== $name"
   timeout "$most" $lambent bench --suite cuda "$@" --budget "$budget" --against "$AGAINST" \
     --save "$out/$name.json" >"$out/$name.txt" 2>>"$out/log.txt" || tail -5 "$out/log.txt"
-  grep -hE "errors|failed" "$out/log.txt" | tail -12 | cut -c1-600
+  grep -hE ", errors |: failed: " "$out/log.txt" | tail -6 | cut -c1-500
   cat "$out/$name.txt"
 }
 

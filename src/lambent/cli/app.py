@@ -26,7 +26,9 @@ Budget = Annotated[float, typer.Option(help="Seconds that a search may take.")]
 Device = Annotated[str, typer.Option(help="Where the program runs; see `lambent devices`.")]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", help="A named dim of an ONNX file: name=8, or a range name=1..4096."),
+    typer.Option(
+        "--dim", help="A named dim of an ONNX file: name=8, name=1..4096, or name=32..960/32."
+    ),
 ]
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", help="An input's shape: name=1,batch,64.")

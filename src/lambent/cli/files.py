@@ -59,11 +59,14 @@ def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in pairs]
 
 
-def _dim(name: str, text: str) -> int | tuple[int, int]:
-    low, dots, high = text.partition("..")
-    if not low.isdecimal() or (dots and not high.isdecimal()):
+def _dim(name: str, text: str) -> int | tuple[int, ...]:
+    """A number, a range low..high, or one of multiples: low..high/multiple."""
+    span, slash, multiple = text.partition("/")
+    low, dots, high = span.partition("..")
+    parts = [low, *([high] if dots else []), *([multiple] if slash else [])]
+    if not all(part.isdecimal() for part in parts) or (slash and not dots):
         raise UserError(f"--dim {name}={text}: give a number, or a range such as 1..4096")
-    return (int(low), int(high)) if dots else int(low)
+    return tuple(map(int, parts)) if dots else int(low)
 
 
 def _shape(text: str) -> list[int | str]:

@@ -18,7 +18,7 @@ from models import info, model, node
 from onnx import helper
 
 import lambent as lt
-from lambent.frontends.onnx.build import OnnxError
+from lambent.frontends.onnx.errors import OnnxError
 
 MUTANTS = 2400
 ODD = (-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 3, 7, 1 << 20, 1 << 40, (1 << 63) - 1)

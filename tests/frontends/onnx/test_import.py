@@ -10,9 +10,10 @@ import onnx
 import pytest
 from models import INT, B, F, info, model, node, ours, theirs
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import lambent as lt
-from lambent.frontends.onnx.build import NeedsValue, OnnxError
+from lambent.frontends.onnx.errors import NeedsValue, OnnxError
 
 
 def check(m: onnx.ModelProto, arrays: dict[str, Any], **options: Any) -> None:
@@ -395,3 +396,42 @@ def test_a_function_that_calls_itself() -> None:
     m.opset_import.append(helper.make_opsetid("mine", 1))
     with pytest.raises(OnnxError, match="more than 32 subgraphs or functions"):
         lt.from_onnx(m)
+
+
+# ---- what the node tests leave out -------------------------------------------------------------
+
+
+def test_a_pool_of_zeros_finds_no_padding() -> None:
+    pool = node("MaxPool", "x", "y,i", kernel_shape=[2, 2], pads=[1, 1, 1, 1])
+    m = model([pool], [info("x", [1, 1, 3, 3], 2)], [info("y", None, 2), info("i", None, INT)])
+    check(m, {"x": np.zeros((1, 1, 3, 3), np.uint8)})
+
+
+def test_a_resize_to_the_same_size_still_moves() -> None:
+    m = model([node("Resize", "x,_,s", "y", mode="linear")], [info("x", [1, 1, 5, 5])],
+              [info("y", None)], {"s": np.array([1, 1, 1.1, 1], np.float32)})  # fmt: skip
+    m.graph.node[0].input[1] = ""
+    x = {"x": rng.standard_normal((1, 1, 5, 5)).astype(np.float32)}
+    want = ReferenceEvaluator(m).run(None, x)[0]  # ONNX Runtime copies x here
+    np.testing.assert_allclose(ours(m, x)[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_integers_that_would_become_floats_are_refused() -> None:
+    m = model([node("ReduceMean", "x", "y")], [info("x", [3], INT)], [info("y", None)])
+    with pytest.raises(OnnxError, match=r"node 'ReduceMean_y'.*not supported for int64; cast"):
+        lt.from_onnx(m)
+
+
+def test_sizes_that_are_multiples() -> None:
+    """Down by 4 and up again meets the skipped path only where 4 divides the size."""
+    m = model(
+        [node("MaxPool", "x", "p", kernel_shape=[4], strides=[4]),
+         node("Resize", "p,_,s", "u", mode="nearest"), node("Add", "u,x", "y")],
+        [info("x", [1, 2, "n"])], [info("y", None)], {"s": np.array([1, 1, 4], np.float32)},
+    )  # fmt: skip
+    m.graph.node[1].input[1] = ""
+    with pytest.raises(OnnxError, match=r"node 'Add_y'.* fix or narrow it: dims=\{'n.*': …\}"):
+        lt.from_onnx(m, dims={"n": (4, 64)})
+    out = lt.from_onnx(m, dims={"n": (4, 64, 4)})["y"]
+    x = rng.standard_normal((1, 2, 12)).astype(np.float32)
+    np.testing.assert_allclose(lt.evaluate([out], {"x": x})[0], theirs(m, {"x": x})[0])

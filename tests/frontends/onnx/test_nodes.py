@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lambent as lt
-from lambent.frontends.onnx.build import OnnxError
+from lambent.frontends.onnx.errors import OnnxError
 
 
 @functools.cache

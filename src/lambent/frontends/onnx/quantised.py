@@ -45,7 +45,9 @@ def _quantize(at: At, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
 def _dequantize(at: At, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     q = x.astype("int32")
     q = q if zero is None else q - _along(at, zero, x).astype("int32")
-    return q.astype(scale.dtype) * _along(at, scale, x)
+    asked = at.get("output_dtype", 0)
+    dtype = dtype_of(asked, "its result") if asked else scale.dtype
+    return (q.astype(scale.dtype) * _along(at, scale, x)).astype(dtype)
 
 
 def _dynamic(at: At, x: Tensor) -> list[Tensor]:

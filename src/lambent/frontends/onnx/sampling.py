@@ -13,6 +13,7 @@ import lambent as lt
 from lambent.frontends.onnx.errors import OnnxError
 from lambent.frontends.onnx.node import At, Row
 from lambent.frontends.onnx.read import Array
+from lambent.functional.operands import as_axis
 from lambent.graph.dim import Size, exact
 from lambent.graph.tensor import Tensor
 
@@ -24,7 +25,7 @@ LARGEST = 1 << 26
 
 
 def _resize(at: At, x: Tensor, roi: Any, scales: Any, sizes: Any) -> Tensor:
-    axes = [a % x.ndim for a in at.get("axes") or range(x.ndim)]
+    axes = [as_axis("Resize", x, a) for a in at.get("axes") or range(x.ndim)]
     scales, sizes = scales or None, sizes or None
     given = scales if scales is not None else sizes
     if given is None or len(given) != len(axes):
@@ -39,7 +40,8 @@ def _resize(at: At, x: Tensor, roi: Any, scales: Any, sizes: Any) -> Tensor:
     outside: list[tuple[int, Array]] = []
     for i, (axis, (count, scale)) in enumerate(zip(axes, plans, strict=True)):
         crop = (roi[i], roi[i + len(axes)]) if roi else (0.0, 1.0)
-        if count != x.shape[axis] or at["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        same = count == x.shape[axis] and scale in (None, 1.0)
+        if not same or at["coordinate_transformation_mode"] == "tf_crop_and_resize":
             x, beyond = _resize_axis(at, x, axis, count, scale, crop)
             outside += [(axis, beyond)] if beyond.any() else []
     for axis, beyond in outside:

@@ -12,7 +12,7 @@ from lambent.frontends.onnx.known import SMALL, Known, as_known, known
 from lambent.frontends.onnx.node import At, Row, of, one
 from lambent.frontends.onnx.read import dtype_of
 from lambent.functional.joining import concat
-from lambent.functional.operands import broadcast_shapes, constant
+from lambent.functional.operands import as_axis, broadcast_shapes, constant
 from lambent.graph.dim import Size
 from lambent.graph.tensor import Tensor
 
@@ -133,7 +133,7 @@ def _tile(x: Tensor, repeats: list[Size]) -> Tensor:
 
 def _pad(at: At, x: Tensor, pads: Any, value: Any, axes: Any = None) -> Tensor:
     pads = at.numbers("pads", pads)
-    chosen = list(range(x.ndim)) if axes is None else [a % x.ndim for a in axes]
+    chosen = range(x.ndim) if axes is None else [as_axis("Pad", x, a) for a in axes]
     at.need(len(pads) == 2 * len(chosen), f"{len(pads)} pads for {len(chosen)} axes")
     both: list[tuple[Size, Size]] = [(0, 0)] * x.ndim
     for i, axis in enumerate(chosen):

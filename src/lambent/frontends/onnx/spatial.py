@@ -147,7 +147,9 @@ def _max_pool(at: At, x: Tensor) -> list[Tensor]:
     place = lt.iota(prod(spatial)).reshape([spatial[i] for i in order])
     place = place.permute(*order).reshape(1, 1, *spatial)
     places, _ = _windows(at, place, 0)
-    hits = y.argmax(-1).unsqueeze(-1) == lt.iota(y.shape[-1])
+    inside, _ = _windows(at, constant(True, shape=place.shape), False)
+    first = (inside & (y >= y.max(-1, keepdims=True))).argmax(-1)
+    hits = first.unsqueeze(-1) == lt.iota(y.shape[-1])
     within = lt.where(hits, places, 0).sum(-1)
     lead = lt.iota(prod(x.shape[:2])) * constant(prod(spatial), lt.int64)
     return [y.max(-1), within + lead.reshape(*x.shape[:2], *(1,) * len(spatial))]

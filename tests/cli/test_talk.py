@@ -139,3 +139,4 @@ def test_templates_that_do_not_work(
     monkeypatch.setattr("sys.stdin", io.StringIO("ab\n"))
     code, _, err = call("chat", str(write(tmp_path / "x.gguf", told)))
     assert code == 2 and message in err
+    assert len(compiled) == (2 if template else 0)

@@ -220,7 +220,7 @@ def chat(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         penalty=repetition_penalty, seed=seed,
     )  # fmt: skip
-    session = talk.open_session(model, budget, device, fresh)
+    session = talk.open_session(model, budget, device, fresh, chats=True)
     talk.chat(session, system, how, max_tokens, stop or [], json)
 
 

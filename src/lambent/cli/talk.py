@@ -40,8 +40,13 @@ def locate(what: str) -> Path:
         raise UserError(str(error)) from None
 
 
-def open_session(what: str, budget: float, device: str, fresh: bool) -> Session:
+def open_session(
+    what: str, budget: float, device: str, fresh: bool, chats: bool = False
+) -> Session:
     """A session of a model, with its two programs from the cache or compiled.
+
+    Args:
+        chats: the model must have a chat template; this is found out before any search.
 
     Raises:
         UserError: the files are missing, damaged, or hold what is not supported.
@@ -61,6 +66,8 @@ def open_session(what: str, budget: float, device: str, fresh: bool) -> Session:
             f"{path}: the tokenizer has {text.tokenizer.get_vocab_size()} tokens, the model "
             f"{model.config.vocabulary}"
         )
+    if chats and text.template is None:
+        raise UserError(f"{path} comes without a chat template; `lambent generate` needs none")
     found = [_program(model, n, budget / 2, device, fresh) for n in (CHUNK, 1)]
     return Session(model, text, found[0][0], found[1][0], sum(new for _, new in found))
 
@@ -113,15 +120,13 @@ def chat(
     """A conversation on standard input and output; see `lambent chat --help`."""
     from lambent.text.template import TemplateError, render
 
-    if session.text.template is None:
-        path = session.model.path
-        raise UserError(f"{path} comes without a chat template; `lambent generate` needs none")
+    template = session.text.template or ""
     messages = [{"role": "system", "content": system}] if system else []
     turns: list[dict[str, Any]] = []
     while (line := _ask(json)) is not None:
         messages.append({"role": "user", "content": line})
         try:
-            text = render(session.text.template, messages, session.text.names)
+            text = render(template, messages, session.text.names)
         except (TemplateError, ImportError) as error:
             raise UserError(str(error)) from None
         said, took = _answer(session, session.text.encode(text), how, most, stop, json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import TypeAlias
 
 import numpy as np
@@ -45,6 +45,35 @@ def max_pool(
     x, numbers = as_tensor(x), (kernel_size, stride, padding, dilation)
     y, _ = _windows(f"max_pool{rank}d", x, numbers, rank, ceil_mode, lowest(x.dtype))
     return y.max(tuple(range(-rank, 0)))
+
+
+def max_pool_indices(
+    rank: int,
+    x: TensorLike,
+    kernel_size: PerDim,
+    stride: PerDim | None = None,
+    padding: PerDim = 0,
+    dilation: PerDim = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Where `max_pool` found each maximum: int64 indices into the flattened last dims of x.
+
+    Of equal elements the first wins, and a NaN is larger than all numbers. Composed: the same
+    windows of `iota`, and the least of those whose element is the maximum.
+
+    Raises:
+        TypeError, ValueError: as `max_pool`.
+    """
+    op, x = f"max_pool{rank}d", as_tensor(x)
+    numbers, inner = (kernel_size, stride, padding, dilation), tuple(range(-rank, 0))
+    y, _ = _windows(op, x, numbers, rank, ceil_mode, lowest(x.dtype))
+    spatial = x.shape[x.ndim - rank :]
+    place = iota(prod(spatial)).reshape(*spatial)
+    at, _ = _windows(op, place, numbers, rank, ceil_mode, -1)
+    largest = ~(y < y.max(inner, keepdims=True)) & (at >= 0)
+    if x.dtype.is_float:
+        largest = largest & (y.isnan() | ~y.isnan().any(inner, keepdims=True))
+    return where(largest, at, constant(prod(spatial), at.dtype)).min(inner)
 
 
 def avg_pool(

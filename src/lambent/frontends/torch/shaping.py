@@ -249,12 +249,16 @@ def _scatter(write: Row) -> Row:
 def _scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """Sums by scatter_add; largest and smallest by a maximum over who is hit."""
-    if x.ndim == 0:
-        raise Unsupported("scatter_reduce of a scalar")
-    if reduce == "sum" and include_self:
-        return lt.scatter_add(x, dim, index, src)
-    raise Unsupported(f"scatter that combines by {reduce}")
+    """Sums and means, by scatter_add of the values and of ones."""
+    if reduce not in ("sum", "mean") or x.ndim == 0 or not x.dtype.is_float:
+        raise Unsupported(f"scatter that combines {x.dtype} by {reduce}")
+    ones = lt.ones(index.shape, dtype=x.dtype)
+    count = lt.scatter_add(lt.zeros_like(x), dim, index, ones)
+    kept = x if include_self else lt.where(count > 0, 0.0, x)
+    total = lt.scatter_add(kept, dim, index, src)
+    if reduce == "sum":
+        return total
+    return total / lt.maximum(count + 1.0 if include_self else count, 1.0)
 
 
 def _bucketize(x: Tensor, bounds: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
@@ -372,6 +376,8 @@ ROWS: dict[str, Row] = {
     "index": _index,
     "index_put": _index_put,
     "index_select": _index_select,
+    "lift": _same,
+    "lift_fresh": _same,
     "lift_fresh_copy": _same,
     "linspace": _linspace,
     "masked_fill": _masked_fill,

@@ -1,0 +1,121 @@
+"""The known faults of `tests/test_cases.py` by PyTorch's door: what it may get wrong itself."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import lambent as lt
+from lambent.frontends.torch import backend, from_torch
+from lambent.frontends.torch.region import Region
+
+# PyTorch's own use of what it has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+
+Function = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(f: Function, device: str = "reference", dynamic: bool | None = None) -> Any:
+    options = {"device": device, "budget": 0.5, "fallback": False}
+    return torch.compile(f, backend=backend, options=options, dynamic=dynamic)
+
+
+class Graph(torch.nn.Module):
+    """A function as a module, for export."""
+
+    def __init__(self, f: Function) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.f(*args)
+
+
+def test_cases_1_to_3_layer_norm_from_sums_batches_and_gathers_on_the_cpu() -> None:
+    def f(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, i: torch.Tensor) -> Any:
+        mean = x.sum(-1, keepdim=True) / 64
+        square = (x * x).sum(-1, keepdim=True) / 64
+        norm = (x - mean) * torch.rsqrt(square - mean * mean + 1e-5)
+        rows = torch.nn.functional.embedding(i, b[0])
+        return norm, a @ b, torch.take_along_dim(b[0], i, 1), torch.gather(b[0], 0, i), rows
+
+    given = (
+        torch.randn(1, 4, 64), torch.randn(2, 3, 4), torch.randn(2, 4, 5),
+        torch.randint(0, 4, (4, 3)),
+    )  # fmt: skip
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(f, "cpu")(*given), f(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_case_4_a_narrow_product_does_not_drift() -> None:
+    a, b = torch.randn(4, 8192).bfloat16(), torch.randn(8192, 4).bfloat16()
+    with torch.no_grad():
+        got = compiled(torch.matmul)(a, b)
+    want = a.double() @ b.double()
+    assert got.dtype == torch.bfloat16
+    assert (got.double() - want).abs().max() < 1e-2 * want.abs().max()
+
+
+def test_case_5_division_and_remainder_are_floored_for_all_signs() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        q, r = a // b, a % b
+        return q, r, (a * b + c) // b, q // c, r % c, torch.div(a, b, rounding_mode="trunc")
+
+    numbers = [n for n in range(-5, 6) if n]
+    rows = itertools.product(range(-12, 13), numbers, numbers)
+    a, b, c = torch.tensor(list(rows)).T.contiguous()
+    with torch.no_grad():
+        for x, y in zip(compiled(f)(a, b, c), f(a, b, c), strict=True):
+            assert torch.equal(x, y)
+
+
+def test_cases_8_and_9_a_cache_grows_for_64_steps_in_one_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builds: list[int] = []
+    build = Region._build
+    monkeypatch.setattr(Region, "_build", lambda self, args: builds.append(1) or build(self, args))
+    project = torch.nn.Linear(8, 8).eval()
+
+    def step(x: torch.Tensor, keys: torch.Tensor) -> Any:
+        keys = torch.cat([keys, project(x)])
+        weights = torch.softmax(x @ keys.T, -1)
+        return weights @ keys, keys
+
+    run = compiled(step)
+    mine = theirs = torch.randn(3, 8)
+    torch._dynamo.mark_dynamic(mine, 0)
+    with torch.no_grad():
+        for _ in range(64):
+            x = torch.randn(1, 8)
+            (got, mine), (want, theirs) = run(x, mine), step(x, theirs)
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert len(builds) <= 2  # the first may be for its own size alone
+
+
+def test_case_10_windows_over_an_open_size_build_quickly() -> None:
+    n = torch.export.Dim("n", min=8, max=4096)
+    pool = Graph(lambda x: torch.nn.functional.avg_pool1d(x, 3, 2))
+    start = time.process_time()
+    graph = from_torch(pool, (torch.ones(1, 4, 64),), dynamic_shapes=(({2: n},),))
+    assert time.process_time() - start < 20  # nearly all of it PyTorch's
+    assert isinstance(graph.shape[2], lt.Dim)
+
+
+def test_case_12_the_weight_gradients_product_is_the_graph_that_we_would_write() -> None:
+    """Node for node: so what the search finds for one it finds for the other."""
+    x, dy = torch.ones(1024, 512), torch.ones(1024, 512)
+    graph = from_torch(Graph(lambda x, dy: x.T @ dy), (x, dy))
+    ours = [lt.input(f"args_{i}", (1024, 512)) for i in range(2)]
+    assert graph.node is (ours[0].mT @ ours[1]).node

@@ -12,6 +12,7 @@ from graphs import attention, mlp, two_readers, weight
 import lambent as lt
 from lambent.graph.node import topo
 from lambent.graph.tensor import Tensor
+from lambent.search.tuning import Tuned
 
 
 def compiled(*what: Any, budget: float = 1.0, **more: Any) -> Any:
@@ -116,3 +117,19 @@ def test_symbolic_sizes() -> None:
     program = compiled(out)
     for size in (1, 17, 64):
         check([out], program, compile_n=size)
+
+
+def test_weights_are_laid_out_in_panels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Square weights, one of them transposed, one used by two layers; default schedules alone."""
+    monkeypatch.setattr(Tuned, "proposals", lambda tuned, count: tuned.guesses()[:1])
+    random = np.random.default_rng(0)
+    w, v = (random.standard_normal((32, 32)).astype(np.float32) for _ in range(2))
+    given = random.standard_normal((20, 32)).astype(np.float32)
+    x, a, b = lt.input("x", (20, 32)), lt.weight("w", w), lt.weight("v", v)
+    graph = lt.relu(lt.relu(x @ a) @ b.mT) @ a
+    program = compiled(graph)
+    names = [slot.name for slot in program.manifest.weights]
+    assert any("in panels" in name for name in names)
+    want = np.maximum(np.maximum(given @ w, 0) @ v.T, 0) @ w
+    for _ in range(2):
+        np.testing.assert_allclose(program(x=given), want, rtol=1e-4, atol=1e-4)

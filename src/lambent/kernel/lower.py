@@ -19,6 +19,7 @@ from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
 from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel, Output
+from lambent.kernel.panels import dims, panelled
 from lambent.kernel.ranges import Literal, least, needed, ranges, zero
 from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
 from lambent.kernel.values import MINUS_INF, Scope, Values, empty, finite, identity
@@ -187,7 +188,7 @@ class _Lowering:
 
 
 def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
-    """The kernel cut as the schedule says.
+    """The kernel cut as the schedule says, on weights in panels if it has that option.
 
     Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves
     it whole. Grid axes that some output lacks are looped serially.
@@ -195,6 +196,9 @@ def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     Raises:
         ValueError: an axis of unbounded extent that is not looped, or a tile below 1.
     """
+    width = dict(schedule.options).get("panel", 0)
+    panels = dims(kernel, width) if width else {}
+    kernel = panelled(kernel, panels, width) if panels else kernel
     parts = split(kernel)
     extents, tiles = parts.kernel.extents, dict(schedule.tiles)
     free = [free_axes(o) for o in kernel.outputs]
@@ -223,4 +227,4 @@ def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     ]
     scope = Scope(frozenset(), {})
     _Lowering(whole, parts.terms, axes, looped).fill(scope, goals, grid)
-    return ir.TileProgram(kernel, axes, tuple(scope.out), schedule)
+    return ir.TileProgram(kernel, axes, tuple(scope.out), schedule, panels)

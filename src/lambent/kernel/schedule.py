@@ -26,6 +26,7 @@ from typing import Any
 from lambent.algebra.term import REDUCTIONS, Term, walk
 from lambent.graph.dim import Size, axes_in, representative
 from lambent.kernel.kernel import Kernel
+from lambent.kernel.panels import dims
 from lambent.kernel.rewrite import bound, factors, free_axes, split, steps, two_groups
 from lambent.kernel.tile import Schedule
 
@@ -62,6 +63,7 @@ TILES: dict[str, tuple[int, ...]] = {
 }
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
 OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1), "rows_first": (0, 1)}
+PANELS = (16, 24, 32, 64)
 REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
@@ -215,7 +217,9 @@ def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
         i = max(tall, key=lambda i: (tile(i), -s.rank[i]))
         tiles[i] = -(-tile(i) // 2)
     grids = (n for n in range(len(s.order)) if tasks(s.order[:n]) >= 16 * THREADS)
-    return Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
+    first = Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
+    panel = s.contracts and dims(s.kernel, PANELS[0])
+    return replace(first, options=(("panel", PANELS[0]),)) if panel else first
 
 
 def moves(kernel: Kernel) -> Moves:
@@ -238,6 +242,8 @@ def moves(kernel: Kernel) -> Moves:
     knobs["block", None] = tuple(fitting) if s.contracts else ()
     if s.contracts:
         knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
+    if widths := [w for w in PANELS if dims(kernel, w)]:
+        knobs["options", "panel"] = (0, *widths)
     return Moves(s.roles, knobs)
 
 

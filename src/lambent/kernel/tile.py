@@ -207,6 +207,7 @@ class TileProgram:
     axes: dict[int, Axis]
     body: tuple[Stmt, ...]
     schedule: Schedule = field(default_factory=Schedule)
+    panels: dict[str, int] = field(default_factory=dict)  # weights in panels → the dim that is cut
 
 
 def operands(node: Value | Stmt) -> tuple[Value, ...]:

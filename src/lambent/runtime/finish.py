@@ -12,6 +12,10 @@ from lambent.backends.base import Step
 from lambent.backends.measuring.operands import draw, spec
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.lower import lower
+from lambent.kernel.panels import packing
+from lambent.kernel.schedule import default_schedule
+from lambent.kernel.tile import TileProgram
 from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
 from lambent.search.driver import Choice, Found
@@ -38,12 +42,29 @@ def plan_of(
                     name = local[b.name] = _fresh(f"s{number}.{b.name}", buffers)
                     buffers[name] = replace(b, name=name)
             once = kernel.program.kernel.weights_only and kernel.buffers[0].weight
-            step = Step(kernel.program, tuple(local[b.name] for b in kernel.buffers))
+            names = [local[b.name] for b in kernel.buffers]
+            for i, b in enumerate(kernel.program.kernel.inputs, len(kernel.program.kernel.outputs)):
+                if b.name in kernel.program.panels:
+                    names[i] = _in_panels(names[i], b, kernel.program, buffers, load)
+            step = Step(kernel.program, tuple(names))
             (load if once else run).append(step)
         named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
     inputs = tuple(n.name for n in nodes if n.op == "input")
     results = tuple(named[n] for n in outputs)
     return Plan(tuple(run), tuple(load), buffers, inputs, results, weights)
+
+
+def _in_panels(
+    name: str, b: Buffer, program: TileProgram, buffers: dict[str, Buffer], load: list[Step]
+) -> str:
+    """A weight laid out at load as the input `b` of a program wants it; returns its name."""
+    dim, width = program.panels[b.name], dict(program.schedule.options)["panel"]
+    new = f"{name} in panels {dim} {width}"
+    if new not in buffers:
+        kernel = packing(buffers[name], dim, width)
+        load.append(Step(lower(kernel, default_schedule(kernel)), (new, name)))
+        buffers[new] = replace(b, name=new)
+    return new
 
 
 def _fresh(name: str, taken: Container[str]) -> str:

@@ -16,6 +16,7 @@ from lambent.backends.base import Calibration
 from lambent.graph.dim import Atom, Size, axes_in, representative, terms_of, values_in
 from lambent.graph.dtypes import DType
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.panels import within
 from lambent.kernel.tile import (
     Accumulate,
     Dot,
@@ -142,6 +143,7 @@ class _Model:
         for step, at in zip(self.strides[buffer], index, strict=True):
             if any(lane in x.axes for x in values_in(at)):
                 return None
+            at = within(at, lane, 8)
             plain = {m[0][0].args[0]: c for c, m in terms_of(at) if _is_axis(m)}
             if lane in plain:
                 total += step * plain[lane]

@@ -101,7 +101,7 @@ def _b(out: Emitter, b: Value, sums: Sequence[int], block: Block) -> Value:
     wanted, usable = out.options.get("pack_b"), lane in layout.near(b)
     if isinstance(b, Load) and usable:
         flat = layout.place(b).flat
-        usable = slope(flat, lane) == 1
+        usable = layout.step(flat, lane) == 1
         rows = 1 if block.rows is None else layout.count[block.rows]
         if wanted is None and rows >= 4 * block.heights[0] and sums:
             step = slope(flat, sums[-1])

@@ -285,7 +285,7 @@ class Emitter:
             return f"ldt_{code}({end}, {tail})" if tail else f"ld_{code}({end})"
 
         vector, (rest, last, extent) = "", place.border or (0, 0, 0)
-        if lane is not None and slope(place.flat, lane) == 1:
+        if lane is not None and self.layout.step(place.flat, lane) == 1:
             vector = fetch(self.size(place.flat, idx))
         elif lane is not None and lane not in index_axes(rest) and slope(last, lane) == 1:
             first = self.fresh("e")  # a vector where all of its lanes are inside

@@ -17,6 +17,7 @@ from lambent.backends.c.target import Target
 from lambent.graph.dim import Size, atoms_of, axis, exact, representative, split, values_in
 from lambent.graph.prove import Prover, bounds
 from lambent.kernel import tile as ir
+from lambent.kernel.panels import within
 from lambent.kernel.tile import index_axes, operands, statements, values
 
 POWERS = tuple(1 << n for n in range(9))
@@ -45,6 +46,11 @@ def slope(size: Size, i: int) -> Size | None:
     """The coefficient of axis i in an expression that is linear in it, else None."""
     step, rest = split(size, *atoms_of(axis(i)))
     return None if i in index_axes(step) | index_axes(rest) else step
+
+
+@lru_cache(1 << 14)
+def _step(size: Size, i: int, lanes: int) -> Size | None:
+    return slope(within(size, i, lanes), i)
 
 
 class Layout:
@@ -109,11 +115,17 @@ class Layout:
             self._places[key] = Place(flat, not moved, border, bare)
         return self._places[key]
 
+    def step(self, flat: Size, i: int) -> Size | None:
+        """The slope along an axis inside of any vector: those of a tile start at its multiples."""
+        a = self.program.axes[i]
+        starts = i not in self.looped or a.tile % self.lanes == 0
+        return _step(flat, i, self.lanes) if starts else slope(flat, i)
+
     def near(self, v: ir.Value) -> frozenset[int]:
         """The axes along which a Load or a Ref has its neighbours in memory."""
         if isinstance(v, ir.Load):
             flat = self.place(v).flat
-            return frozenset(i for i in self.axes(v) if slope(flat, i) == 1)
+            return frozenset(i for i in self.axes(v) if self.step(flat, i) == 1)
         inner = self.inner.get(v.name) if isinstance(v, ir.Ref) else None
         return frozenset() if inner is None else frozenset({inner})
 

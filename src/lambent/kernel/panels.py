@@ -1,0 +1,102 @@
+"""Weights in panels: what the inner loop of a product reads lies side by side in memory.
+
+One dim of extent N is cut in panels of a width w: [.., N, ..] is stored as [N / w, .., w]. A
+schedule asks for it by its option `panel`. The kernel then reads other buffers; `packing` makes
+them, once, when a program is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from lambent.algebra.term import Buffer, Term, Terms, walk
+from lambent.graph.dim import Size, axes_in, axis
+from lambent.graph.prove import substitute
+from lambent.kernel.kernel import Kernel, Output
+from lambent.kernel.rewrite import everywhere
+
+S = TypeVar("S", bound=Size)
+
+
+def dims(kernel: Kernel, width: int = 1) -> dict[str, int]:
+    """The dim along which each weight can be cut: its longest that is an axis of the output.
+
+    All loads of the weight are at the same index, some of which the kernel sums over.
+    """
+    own = frozenset[int]().union(*(axes_in(e) for o in kernel.outputs for e in o.index))
+    terms = list(walk(*(o.term for o in kernel.outputs)))
+    places = {
+        b.name: {t.args[1] for t in terms if t.op == "in" and t.args[0] == b.name}
+        for b in kernel.inputs
+    }
+    found: dict[str, int] = {}
+    for b in kernel.inputs if not kernel.weights_only else ():
+        index, *others = places[b.name]
+        sums = not frozenset[int]().union(*map(axes_in, index)) <= own
+        along = [
+            (n, d)
+            for d, (e, n) in enumerate(zip(index, b.shape, strict=True))
+            if isinstance(n, int) and n % width == 0 and any(e == axis(i) for i in own & axes_in(e))
+        ]
+        if b.weight and sums and along and not others:
+            found[b.name] = max(along)[1]
+    return found
+
+
+def panelled(kernel: Kernel, at: dict[str, int], width: int) -> Kernel:
+    """The kernel on weights in panels of a width, each cut along its dim."""
+
+    def rule(t: Term) -> Term:
+        if t.op != "in" or t.args[0] not in at:
+            return t
+        name, index = t.args
+        e = index[at[name]]
+        return terms.load(name, _cut(index, at[name], e // width, e % width), t.dtype)
+
+    terms = Terms()
+    new = everywhere(terms, rule)
+    outputs = tuple(replace(o, term=new(o.term)) for o in kernel.outputs)
+    inputs = tuple(_panels(b, at[b.name], width) if b.name in at else b for b in kernel.inputs)
+    return Kernel(outputs, inputs, kernel.extents)
+
+
+def packing(b: Buffer, dim: int, width: int) -> Kernel:
+    """The kernel that lays a weight out in panels."""
+    shape = _panels(b, dim, width).shape
+    index: list[Size] = [axis(i) for i in range(1, len(shape) - 1)]
+    index.insert(dim, axis(0) * width + axis(len(shape) - 1))
+    places = tuple(axis(i) for i in range(len(shape)))
+    output = Output(
+        Buffer("panels", b.dtype, shape, True), places, Terms().load(b.name, index, b.dtype)
+    )
+    return Kernel((output,), (b,), dict(enumerate(shape)))
+
+
+def _panels(b: Buffer, dim: int, width: int) -> Buffer:
+    return replace(b, shape=_cut(b.shape, dim, b.shape[dim] // width, width))
+
+
+def _cut(values: tuple[S, ...], dim: int, outer: S, inner: S) -> tuple[S, ...]:
+    """A shape or an index with a dim in two: panels come first, what lies in a panel last."""
+    return (outer, *values[:dim], *values[dim + 1 :], inner)
+
+
+def within(e: Size, i: int, count: int) -> Size:
+    """The expression while axis i passes `count` indices, the first of which is a multiple of it.
+
+    What it is divided by stands still, if that is a multiple of the count.
+    """
+    if i not in axes_in(e):
+        return e
+    return substitute(
+        e,
+        lambda a: (
+            0
+            if a.kind == "div"
+            and a.args[0] == axis(i)
+            and isinstance(a.args[1], int)
+            and a.args[1] % count == 0
+            else None
+        ),
+    )

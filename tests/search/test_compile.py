@@ -121,7 +121,7 @@ def test_symbolic_sizes() -> None:
 
 def test_weights_are_laid_out_in_panels_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Square weights, one of them transposed, one used by two layers; default schedules alone."""
-    monkeypatch.setattr(Tuned, "proposals", lambda tuned, count: tuned.guesses()[:1])
+    monkeypatch.setattr(Tuned, "proposals", lambda tuned, count: tuned.guesses[:1])
     random = np.random.default_rng(0)
     w, v = (random.standard_normal((32, 32)).astype(np.float32) for _ in range(2))
     given = random.standard_normal((20, 32)).astype(np.float32)

@@ -32,14 +32,16 @@ def dims(kernel: Kernel, width: int = 1) -> dict[str, int]:
     }
     found: dict[str, int] = {}
     for b in kernel.inputs if not kernel.weights_only else ():
-        index, *others = places[b.name]
+        if not b.weight or len(places[b.name]) != 1:
+            continue
+        [index] = places[b.name]
         sums = not frozenset[int]().union(*map(axes_in, index)) <= own
         along = [
             (n, d)
             for d, (e, n) in enumerate(zip(index, b.shape, strict=True))
             if isinstance(n, int) and n % width == 0 and any(e == axis(i) for i in own & axes_in(e))
         ]
-        if b.weight and sums and along and not others:
+        if sums and along:
             found[b.name] = max(along)[1]
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import lambent as lt
 from lambent.frontends.onnx.known import Known, known
-from lambent.frontends.onnx.node import At, Built, Row, one
+from lambent.frontends.onnx.node import At, Row, one
 from lambent.functional.indexing import masked_sum
 from lambent.functional.operands import as_axis, constant
 from lambent.functional.pool import lowest
@@ -208,10 +208,7 @@ def _hot(x: Tensor, axis: int) -> Tensor:
 # ---- of known values alone -------------------------------------------------------------------
 
 
-def _host(name: str, f: Callable[..., Built]) -> Row:
-    """An operator whose result's size depends on data: computed when the graph is built, or not."""
-    note = "of values known when the graph is built alone: the size of its result depends on them"
-    return Row(f, static=(0,), note=note)
+_HOST = "where it is known when the graph is built: the size of the result depends on it"
 
 
 def _nonzero(at: At, x: Any) -> Known:
@@ -221,12 +218,12 @@ def _nonzero(at: At, x: Any) -> Known:
 ROWS: dict[str, Row] = {
     "ArgMax": Row(_arg(lt.argmax)),
     "ArgMin": Row(_arg(lt.argmin)),
-    "Compress": Row(_compress, static=(1,), until=28),
+    "Compress": Row(_compress, static=(1,), until=28, note=_HOST),
     "Gather": Row(_gather, fold=_gather_known),
     "GatherElements": Row(_gather_elements),
     "GatherND": Row(_gather_nd),
     "Hardmax": Row(_hardmax),
-    "NonZero": _host("NonZero", _nonzero),
+    "NonZero": Row(_nonzero, static=(0,), note=_HOST),
     "OneHot": Row(_one_hot, static=(1,), until=28),
     "Scatter": Row(_scatter_elements, since=9, note="n · m comparisons a line"),
     "ScatterElements": Row(_scatter_elements, note="n · m comparisons a line"),

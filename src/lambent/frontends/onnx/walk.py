@@ -191,7 +191,7 @@ class Build:
         since, until = (row.since, row.until) if row else (OLDEST, version)
         same = defs.get_schema(node.op_type, max(opset, OLDEST)).since_version == version
         if not (version >= since or same) or version > until or schema.deprecated:
-            raise OnnxError(f"version {version} of the operator is not supported, {until} is")
+            raise OnnxError(f"version {version} of the operator: {since} to {until} are supported")
         return schema
 
     # ---- subgraphs and functions -----------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_a_real_program(chromium: browser.Browser, small_program: Any, tmp_path:
     chromium.open(path)
     click_through(chromium, found)
     text = chromium.run("document.body.innerText")
-    for part in ("small", "Best time and bound", "saturate", "segment 0", "e-classes"):
+    for part in ("small", "Best time and bound", "saturate", "segment 0", "e-classes", "x0 is x"):
         assert part in text, part
     drawn = "[...document.querySelectorAll('.node text')].map((t) => t.textContent)"
     assert {"input x0", "weight w0", "sum over axis 1"} <= set(chromium.run(drawn))

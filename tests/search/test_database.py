@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -97,12 +99,26 @@ def test_a_corrupt_file_is_set_aside(tmp_path: Path) -> None:
 def test_a_corrupt_file_is_set_aside_once(tmp_path: Path) -> None:
     """Several processes find it at once: one new file, and every result is in it."""
     (tmp_path / FILE).write_bytes(b"this is no database " * 500)
-    all_of_them = [writer(tmp_path, name, 20) for name in "abcd"]
+    all_of_them = [writer(tmp_path, name, 20) for name in "ab"]
     for p in all_of_them:
         assert p.communicate(timeout=60)[0].split() == ["ready", "done"] and p.returncode == 0
     db = Database(tmp_path, "cpu", "v")
-    assert all(db.get(f"{name} {i}", "") for name in "abcd" for i in range(21))
+    assert all(db.get(f"{name} {i}", "") for name in "ab" for i in range(21))
     assert (tmp_path / FILE).with_suffix(".corrupt").read_bytes().startswith(b"this is no")
+
+
+def test_one_at_a_time_sets_a_file_aside(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_bytes(b"this is no database " * 500)
+    other = threading.Thread(target=lambda: Database(tmp_path, "cpu", "v").close())
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as by one that mends it just now
+    other.start()
+    other.join(0.3)
+    assert other.is_alive() and file.read_bytes().startswith(b"this is no")
+    os.close(handle)
+    other.join(30)
+    assert not other.is_alive() and not file.read_bytes().startswith(b"this is no")
 
 
 def damage(path: Path) -> None:

@@ -42,7 +42,7 @@ def rejected(chosen: Entry, schedule: str, entries: Iterable[Entry]) -> tuple[Re
 
 
 def _kernel(e: Entry) -> Rejected:
-    """Named by what it makes from what, which with the reductions inside tells kernels apart."""
+    """Named by what it makes from what, and how much it has inside."""
     outputs = len(e.form.kernel.outputs)
     names = [b.name for b in e.form.buffers]
     name = f"{', '.join(names[:outputs])} from {', '.join(names[outputs:]) or 'nothing'}"

@@ -82,6 +82,14 @@ function runs() {
   return out;
 }
 
+// What the inputs of a segment stand for, where it is there first.
+function named(segment) {
+  const { inputs } = found.instances.find((i) => i.segment === segment);
+  const told = inputs.slice(0, 6).map((x, i) =>
+    `x${i} is ${typeof x === "string" ? x : `a result of segment ${found.instances[x].segment}`}`);
+  return told.join(", ") + (inputs.length > 6 ? ", …" : "");
+}
+
 function graphSection() {
   if (!found.segments) {
     at("graph").append(h("p", { class: "soft" }, "The graph was not recorded."));
@@ -97,7 +105,7 @@ function graphSection() {
     drawing.replaceChildren(drawGraph(segment, views, fitted, `segment ${shown}`));
     drawing.scrollLeft = (drawing.scrollWidth - drawing.clientWidth) / 2;
     told.textContent = `Segment ${shown}, ${times === 1 ? "there once" : `${times} times in the graph, searched once`}: `
-      + `${segment.nodes.length} nodes; ${count(segment.e_nodes)} e-nodes in ${count(segment.e_classes)} e-classes`;
+      + `${segment.nodes.length} nodes; ${count(segment.e_nodes)} e-nodes in ${count(segment.e_classes)} e-classes. ${named(shown)}`;
   };
   const flow = runs();
   const boxes = choices(flow, null, (r) => `segment ${r.segment}${r.count > 1 ? ` × ${r.count}` : ""}`, (r) => { shown = r.segment; draw(); });

@@ -40,22 +40,24 @@ function kernelSection() {
   }
   const place = h("div", { class: "boxes" });
   const bars = new Map();
+  let chosen = location.hash.slice(1), later = 0;
   function list(order) {
     const shown = [...kernels].sort(order);
     const boxes = choices(shown, null, boxContent, (k) => {
       at("detail").replaceChildren(...detail(k, found));
       bars.forEach((bar, name) => bar.classList.toggle("on", name === k.name));
-      history.replaceState(null, "", `#${k.name}`);
+      chosen = k.name;
+      clearTimeout(later); // browsers refuse addresses that change many times a second
+      later = setTimeout(() => history.replaceState(null, "", `#${k.name}`), 300);
     });
     boxes.buttons.forEach((b, i) => { b.className = "box"; b.dataset.kernel = shown[i].name; });
     place.replaceChildren(...boxes.buttons);
     place.onkeydown = boxes.onkeydown;
-    const start = location.hash.slice(1) || shown[0].name;
     select = (k) => {
       boxes.pick(shown.indexOf(k));
       boxes.buttons[shown.indexOf(k)].scrollIntoView({ block: "nearest" });
     };
-    boxes.pick(Math.max(0, shown.findIndex((k) => k.name === start)));
+    boxes.pick(Math.max(0, shown.findIndex((k) => k.name === chosen)));
   }
   const orders = { "by time": (a, b) => b.share - a.share || kernels.indexOf(a) - kernels.indexOf(b), "in order": () => 0 };
   const sort = choices(Object.keys(orders), null, (name) => name, (name) => list(orders[name]));

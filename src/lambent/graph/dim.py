@@ -444,27 +444,35 @@ def representative(size: Size) -> int:
     return int(evaluate(size, {name: symbol_hint(name) for name in symbols_in(size)}))
 
 
-def show(size: Size) -> str:
-    """Readable text, which is also a Python expression: `2*s+1`, `(s+1)//2`, `min(s, t)`."""
+def _name(atom: Atom) -> str:
+    if atom.kind == "symbol":
+        return str(atom.args[0])
+    return f"a{atom.args[0]}" if atom.kind == "axis" else f"v{atom.args[0].id}"
+
+
+def show(size: Size, name: Callable[[Atom], str] = _name) -> str:
+    """Readable text, which is also a Python expression: `2*s+1`, `(s+1)//2`, `min(s, t)`.
+
+    Args:
+        name: says how symbols, axes and values are called.
+    """
     text = ""
     for c, m in _by_degree(size):
-        factors = [_show_factor(a, p, alone=c == p == len(m) == 1) for a, p in m]
+        factors = [_show_factor(a, p, name, alone=c == p == len(m) == 1) for a, p in m]
         if abs(c) != 1 or not m:
             factors.insert(0, str(abs(c)))
         text += ("-" if c < 0 else "+" if text else "") + "*".join(factors)
     return text or "0"
 
 
-def _show_factor(atom: Atom, power: int, alone: bool) -> str:
+def _show_factor(atom: Atom, power: int, name: Callable[[Atom], str], alone: bool) -> str:
     if atom.kind in ("min", "max"):
-        text = f"{atom.kind}({', '.join(map(show, atom.args))})"
+        text = f"{atom.kind}({', '.join(show(arg, name) for arg in atom.args)})"
     elif atom.kind == "div":
-        parts = (show(arg) for arg in atom.args)
+        parts = (show(arg, name) for arg in atom.args)
         text = "//".join(p if p.replace("_", "").isalnum() else f"({p})" for p in parts)
-    elif atom.kind == "symbol":
-        text = atom.args[0]
     else:
-        text = f"a{atom.args[0]}" if atom.kind == "axis" else f"v{atom.args[0].id}"
+        text = name(atom)
     if "/" in text and atom.kind in ("symbol", "div") and not alone:
         text = f"({text})"
     return text if power == 1 else f"{text}**{power}"

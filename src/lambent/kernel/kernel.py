@@ -1,7 +1,7 @@
 """A kernel: one or more output terms, and the buffers they read and write.
 
 A kernel says what is computed, not how: `kernel.lower` turns it, under a `Schedule`, into a tile
-program; `show.show_kernel` prints it.
+program.
 """
 
 from __future__ import annotations

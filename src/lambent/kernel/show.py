@@ -1,11 +1,10 @@
-"""Kernels and tile programs as text, one fact or statement a line, in the manner of Triton."""
+"""Tile programs as text, one fact or statement a line, in the manner of Triton."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lambent.algebra.term import walk
-from lambent.graph.dim import Size, symbol_range, symbols_in
+from lambent.graph.dim import Size
 from lambent.graph.dim import show as show_size
 from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel
@@ -22,21 +21,6 @@ def show(program: ir.TileProgram) -> str:
         lines.append(f"  axis a{i}: {show_size(a.extent)}, {cut}")
     lines.extend(_lines(program, program.body, "  "))
     return "\n".join(lines) + "\n"
-
-
-def show_kernel(kernel: Kernel) -> str:
-    """What a kernel computes, whatever its schedule, one fact a line: extents, buffers, terms."""
-    terms = tuple(walk(*(o.term for o in kernel.outputs)))
-    lines = [f"a{i}: {show_size(n)}" for i, n in kernel.extents.items()] + _buffers(kernel)
-    lines += [f"{b.name} is a weight" for b in kernel.inputs if b.weight]
-    for t in terms:
-        args = sorted(t.axes) or ", ".join(map(str, t.args))
-        lines.append(f"v{t.id} = {t.op} {t.dtype.name} {args} {[k.id for k in t.kids]}")
-    lines += [f"{o.buffer.name}[{_sizes(o.index)}] = v{o.term.id}" for o in kernel.outputs]
-    sizes = [*kernel.extents.values(), *(e for t in terms for e in t.indices)]
-    sizes += [e for b in (*kernel.inputs, *(o.buffer for o in kernel.outputs)) for e in b.shape]
-    symbols = sorted(frozenset[str]().union(*map(symbols_in, sizes)))
-    return "\n".join([*lines, *("{} in {}..{}".format(s, *symbol_range(s)) for s in symbols)])
 
 
 def _buffers(kernel: Kernel) -> list[str]:

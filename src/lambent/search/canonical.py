@@ -8,46 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lambent.algebra.term import Term, Terms, walk
-from lambent.graph.dim import Size, axes_in, terms_of
+from lambent.graph.dim import Atom, Size, axes_in, show, symbol_range, terms_of
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.kernel.rewrite import everywhere, reindexed
-from lambent.kernel.show import show_kernel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Canonical:
-    """`text` is the identity; `buffers` the place's own, outputs then inputs, as in the kernel.
-
-    `kernel` is over axes 0, 1, … and buffers o0, …, i0, …
-    """
+    """`text` is the identity; `buffers` the place's own, outputs then inputs, as in `kernel`."""
 
     text: str
     buffers: tuple[Buffer, ...]
-    kernel: Kernel
+    given: Kernel
+    axes: dict[int, int]
+    names: dict[str, str]
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel over axes 0, 1, … and buffers o0, …, i0, …: made for what is measured."""
+        new = everywhere(Terms(), axes=self.axes, buffers=self.names)
+        called = [replace(b, name=self.names[b.name]) for b in self.buffers]
+        outputs = tuple(
+            Output(b, tuple(reindexed(i, new, self.axes) for i in o.index), new(o.term))
+            for o, b in zip(self.given.outputs, called, strict=False)
+        )
+        extents = {n: self.given.extents[old] for old, n in self.axes.items()}
+        return Kernel(outputs, tuple(called[len(outputs) :]), extents)
 
 
 def canonical(kernel: Kernel) -> Canonical:
     """Number the axes and name the buffers of a kernel in order of appearance."""
     order = tuple(walk(*(o.term for o in kernel.outputs)))
+    number = {t: n for n, t in enumerate(order)}
     axes = {old: new for new, old in enumerate(dict.fromkeys(_axes(kernel, order)))}
-    read = dict.fromkeys(t.args[0] for t in order if t.op == "in")
-    names = {old: f"i{n}" for n, old in enumerate(read)}
     given = {b.name: b for b in kernel.inputs}
-    new = everywhere(Terms(), axes=axes, buffers=names)
-    outputs = tuple(
-        Output(
-            replace(o.buffer, name=f"o{n}"),
-            tuple(reindexed(i, new, axes) for i in o.index),
-            new(o.term),
+    read = dict.fromkeys(t.args[0] for t in order if t.op == "in")
+    buffers = (*(o.buffer for o in kernel.outputs), *(given[name] for name in read))
+    names = {o.buffer.name: f"o{n}" for n, o in enumerate(kernel.outputs)}
+    names.update((name, f"i{n}") for n, name in enumerate(read))
+
+    def name(a: Atom) -> str:
+        if a.kind == "symbol":
+            return "{} in {}..{}".format(a.args[0], *symbol_range(a.args[0]))
+        return f"a{axes[a.args[0]]}" if a.kind == "axis" else f"v{number[a.args[0]]}"
+
+    def sizes(several: Iterable[Size]) -> str:
+        return f"[{', '.join(show(e, name) for e in several)}]"
+
+    lines = [sizes(kernel.extents[a] for a in axes)]
+    lines += [f"{b.dtype.name}{sizes(b.shape)}{' of weights' * b.weight}" for b in buffers]
+    for t in order:
+        args = names[t.args[0]] if t.op == "in" else sorted(axes[a] for a in t.axes) or t.args
+        kids = [number[k] for k in t.kids]
+        lines.append(
+            f"{t.op} {t.dtype.name} {'' if t.op == 'val' else args}{sizes(t.indices)} {kids}"
         )
-        for n, o in enumerate(kernel.outputs)
-    )
-    inputs = tuple(replace(given[old], name=name) for old, name in names.items())
-    made = Kernel(outputs, inputs, {n: kernel.extents[old] for old, n in axes.items()})
-    own = (*(o.buffer for o in kernel.outputs), *(given[old] for old in names))
-    return Canonical(show_kernel(made), own, made)
+    lines += [f"{sizes(o.index)} = v{number[o.term]}" for o in kernel.outputs]
+    return Canonical("\n".join(lines), buffers, kernel, axes, names)
 
 
 def _axes(kernel: Kernel, order: Iterable[Term]) -> Iterator[int]:

@@ -320,7 +320,7 @@ class _Driver:
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
                 if e.open and (len(wanted) < KERNELS or (r.best is None and cover is covers[0])):
-                    once = r.best is None or e.tuned.form.kernel.weights_only
+                    once = r.best is None or e.tuned.form.given.weights_only
                     count = 1 if once else FUSED if e.reductions > 1 else FIRST
                     wanted.setdefault(e.form.text, (e.tuned, count))
         return wanted

@@ -90,7 +90,7 @@ class Tuned:
         Args:
             library: schedules that call a library count too.
         """
-        once = self.form.kernel.weights_only
+        once = self.form.given.weights_only
         tried = [(o.seconds or 0.0, s) for s, o in self.outcomes.items() if o.status == "ok"]
         able = [(t, s) for t, s in tried if library or LIBRARY not in s]
         return min((found for found in able if found[0] or once), default=None)
@@ -258,7 +258,7 @@ def _near(batch: Sequence[Job], outcomes: Sequence[Outcome]) -> list[int]:
     good = [
         i
         for i, (tuned, _) in enumerate(batch)
-        if outcomes[i].status == "ok" and not tuned.form.kernel.weights_only
+        if outcomes[i].status == "ok" and not tuned.form.given.weights_only
     ]
     least: dict[str, float] = {}
     for i in good:

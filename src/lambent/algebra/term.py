@@ -18,12 +18,13 @@ integers; their extents live beside the terms. Terms are interned: equal terms a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lambent.graph.dim import Size, axes_in, values_in
+from lambent.graph.dim import Size, axes_in, representative, values_in
 from lambent.graph.dtypes import DType, bool_, int64
 
 LOG2E = 1.4426950408889634
@@ -41,6 +42,11 @@ class Buffer:
     dtype: DType
     shape: tuple[Size, ...]
     weight: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """At the representative sizes."""
+        return math.prod(map(representative, self.shape)) * self.dtype.itemsize
 
 
 def indices_of(op: str, args: tuple[Any, ...]) -> tuple[Size, ...]:

@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
 import numpy as np
 
 from lambent.algebra.term import Term, walk
 from lambent.backends.base import Calibration
+from lambent.backends.reference.kernel import evaluate
 from lambent.graph.dim import (
     Size,
     axes_in,
-    evaluate,
+    axis,
     representative,
     symbol_hint,
     symbols_in,
     values_in,
 )
-from lambent.graph.dtypes import DType, float32
-from lambent.kernel.kernel import Buffer, Kernel
+from lambent.graph.dtypes import DType, bool_, float32
+from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.search.space import MATH, TRANSCENDENTAL, Prices
 
 FREE = frozenset(("in", "const", "inf", "nan", "val", "mask", "cast", "not"))  # cost nothing
-INDEX = frozenset(("val", "less", "eq", "mask", "not", "const", "add", "mul", "mod"))
 LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
@@ -52,36 +51,28 @@ def prices(calibration: Calibration, total_bytes: float) -> Prices:
     return Prices(1 / flops, byte, calibration.launch)
 
 
-@dataclass(slots=True)
 class Bounder:
     """Bounds of the kernels of one e-graph: they share terms, and a term is priced once."""
 
-    calibration: Calibration
-    extents: Mapping[int, Size]
-    sizes: dict[int, int] = field(default_factory=dict)
-    priced: dict[Term, tuple[frozenset[int], float]] = field(default_factory=dict)
-    kept: dict[Term, float] = field(default_factory=dict)
-    regions: dict[Term, float] = field(default_factory=dict)
+    def __init__(self, calibration: Calibration, extents: Mapping[int, Size]) -> None:
+        self.calibration = calibration
+        self.size = cache(lambda a: representative(extents[a]))
+        self.price, self.share = cache(self._price), cache(self._share)
+        self.region = cache(self._region)
 
     def bound(self, kernel: Kernel) -> float:
         """Optimistic seconds of a kernel at the representative sizes; 0 if it runs at load."""
         if kernel.weights_only:
             return 0.0
         terms = list(walk(*(o.term for o in kernel.outputs)))
-        moved = byte_time(self.footprint(kernel, terms), self.calibration)
+        moved = byte_time(sum(self.footprint(kernel, terms)), self.calibration)
         return max(sum(s for _, s in self.work(terms)), moved) + LAUNCH * self.calibration.launch
 
     def demand(self, kernel: Kernel) -> tuple[float, float, float]:
         """Operations, bytes read and bytes written, as the bound counts them."""
         terms = list(walk(*(o.term for o in kernel.outputs)))
         operations = sum(s * rate(self.calibration, t.dtype) for t, s in self.work(terms))
-        written = _written(kernel)
-        return operations, self.footprint(kernel, terms) - written, written
-
-    def size(self, a: int) -> int:
-        if a not in self.sizes:
-            self.sizes[a] = representative(self.extents[a])
-        return self.sizes[a]
+        return operations, *self.footprint(kernel, terms)
 
     def volume(self, axes: Iterable[int]) -> float:
         return float(math.prod(self.size(a) for a in axes))
@@ -92,16 +83,14 @@ class Bounder:
         """Seconds of arithmetic of every distinct term, without the points that a mask voids."""
         shares = self.shares(terms)
         for t in terms:
-            axes, own = self.priced.get(t) or self.price(t)
+            axes, own = self.price(t)
             if own:
                 yield t, own * min((f for a, f in shares if a <= axes), default=1.0)
 
-    def price(self, t: Term) -> tuple[frozenset[int], float]:
-        axes = t.free | t.axes
-        operations = self.operations(t)
-        seconds = operations and self.volume(axes) * operations / rate(self.calibration, t.dtype)
-        self.priced[t] = (axes, seconds)
-        return self.priced[t]
+    def _price(self, t: Term) -> tuple[frozenset[int], float]:
+        """The axes of a term's space, and the seconds that it takes."""
+        axes, operations = t.free | t.axes, self.operations(t)
+        return axes, operations and self.volume(axes) * operations / rate(self.calibration, t.dtype)
 
     def operations(self, t: Term) -> float:
         """Operations for each point of a term's space; a product and its sum: an FMA, two."""
@@ -121,41 +110,36 @@ class Bounder:
             for t in terms
             if t.op == "mask" and t.kids[1].op not in ("const", "inf", "nan")
         )
-        for c in conditions:
-            if c not in self.kept:
-                self.kept[c] = self.fraction(c) if c.free and _index_only(c) else 1.0
-        return [(c.free, self.kept[c]) for c in conditions if self.kept[c] < 1.0]
+        return [(c.free, self.share(c)) for c in conditions if self.share(c) < 1.0]
 
-    def fraction(self, cond: Term) -> float:
-        """The share of points where a condition holds, on a grid of SAMPLES points an axis."""
-        axes = sorted(cond.free)
+    def _share(self, condition: Term) -> float:
+        """The share of points where it holds, on a grid; 1 if it depends on more than indices."""
+        axes, terms = sorted(condition.free), list(walk(condition))
+        if not axes or any(t.op == "in" for t in terms):
+            return 1.0
         if len(axes) > 3:
             return 0.0
-        points = [np.linspace(0, self.size(a) - 1, SAMPLES).round().astype(np.int64) for a in axes]
-        grid = dict(zip(axes, np.meshgrid(*points, indexing="ij"), strict=True))
-        known: dict[Term, Any] = {}
-        for t in walk(cond):
-            known[t] = _evaluate(t, [known[k] for k in t.kids], grid)
-        return 0.95 * float(np.mean(np.broadcast_to(known[cond], [SAMPLES] * len(axes))))
+        grid = {a: np.linspace(0, self.size(a) - 1, SAMPLES).round().astype(np.int64) for a in axes}
+        whole = Output(Buffer("", bool_, ()), tuple(map(axis, axes)), condition)
+        kernel = Kernel((whole,), (), {a: self.size(a) for a in axes})
+        names = frozenset[str]().union(*(symbols_in(i) for t in terms for i in t.indices))
+        (holds,) = evaluate(kernel, {}, {n: symbol_hint(n) for n in names}, grid)
+        return 0.95 * float(np.mean(holds))
 
     # ---- bytes ----
 
-    def footprint(self, kernel: Kernel, terms: list[Term]) -> float:
-        """Bytes that a kernel reads and writes at least: of each buffer its largest access."""
+    def footprint(self, kernel: Kernel, terms: list[Term]) -> tuple[float, float]:
+        """Bytes that a kernel reads, and writes, at least: of each buffer its largest access."""
         most: dict[str, float] = {}
         for t in terms:
             if t.op == "in":
-                if t not in self.regions:
-                    self.regions[t] = self.region(t.args[1])
-                most[t.args[0]] = max(most.get(t.args[0], 0.0), self.regions[t])
-        total = 0.0
-        for b in kernel.inputs:
-            total += min(most.get(b.name, 0.0), _elements(b)) * b.dtype.itemsize
-        return total + _written(kernel)
+                most[t.args[0]] = max(most.get(t.args[0], 0.0), self.region(t))
+        read = sum(min(most.get(b.name, 0.0) * b.dtype.itemsize, b.bytes) for b in kernel.inputs)
+        return read, float(sum(o.buffer.bytes for o in kernel.outputs))
 
-    def region(self, index: tuple[Size, ...]) -> float:
+    def _region(self, t: Term) -> float:
         """Elements that an access touches at least: a gathered dim may always be the same one."""
-        return math.prod(self.volume(axes_in(i)) for i in index if not values_in(i))
+        return math.prod(self.volume(axes_in(i)) for i in t.indices if not values_in(i))
 
 
 def bound(kernel: Kernel, calibration: Calibration) -> float:
@@ -170,28 +154,3 @@ def byte_time(size: float, calibration: Calibration) -> float:
         part = min(left, float(capacity))
         left, seconds = left - part, seconds + part / bandwidth
     return seconds + left / calibration.levels[-1][1]
-
-
-def _written(kernel: Kernel) -> float:
-    return float(sum(_elements(o.buffer) * o.buffer.dtype.itemsize for o in kernel.outputs))
-
-
-def _elements(b: Buffer) -> int:
-    return math.prod(representative(d) for d in b.shape)
-
-
-def _index_only(t: Term) -> bool:
-    return all(u.op in INDEX and not any(values_in(i) for i in u.indices) for u in walk(t))
-
-
-def _evaluate(t: Term, kids: list[Any], grid: Mapping[int, Any]) -> Any:
-    if t.op == "val":
-        symbols = {name: symbol_hint(name) for name in symbols_in(t.args[0])}
-        return evaluate(t.args[0], symbols, grid)
-    if t.op == "const":
-        return float(t.args[0])
-    f: Any = {
-        "less": np.less, "eq": np.equal, "add": np.add, "mul": np.multiply, "mod": np.mod,
-        "mask": lambda c, x: np.where(c, x, False), "not": np.logical_not,
-    }[t.op]  # fmt: skip
-    return f(*kids)

@@ -18,7 +18,6 @@ from typing import Any
 
 from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
-from lambent.graph.dim import representative
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import LAUNCH, Bounder, prices
@@ -218,8 +217,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
     with bench.clock.phase("enumerate"):
         s = work.saturated
         arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
-        size = sum(math.prod(map(representative, b.shape)) * b.dtype.itemsize for b in arrays)
-        found = enumerate_kernels(s, prices(rates, size), KEEP)
+        found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays)), KEEP)
         options = tuple(Option(c.root, c.leaves) for c in found.candidates)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from lambent.backends.base import Calibration
-from lambent.graph.dim import Atom, Size, axes_in, representative, terms_of, values_in
+from lambent.graph.dim import axes_in, representative
 from lambent.graph.dtypes import DType
-from lambent.kernel.kernel import Buffer
 from lambent.kernel.panels import within
+from lambent.kernel.rewrite import steps
 from lambent.kernel.tile import (
     Accumulate,
     Dot,
@@ -32,6 +31,7 @@ from lambent.kernel.tile import (
     Value,
     Var,
     axes_of,
+    index_axes,
     operands,
 )  # fmt: skip
 from lambent.search.bound import byte_time, rate
@@ -50,28 +50,23 @@ def likely_time(program: TileProgram, calibration: Calibration) -> float:
     return _Model(program, calibration).time()
 
 
-@dataclass(slots=True)
 class _Model:
-    program: TileProgram
-    calibration: Calibration
-    sizes: dict[int, int] = field(default_factory=dict)
-    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """`sizes`: of the axes' tiles; `shapes`: of the buffers."""
+
+    def __init__(self, program: TileProgram, calibration: Calibration) -> None:
+        self.program, self.calibration = program, calibration
+        self.sizes = {
+            i: min(a.tile, max(1, representative(a.extent))) for i, a in program.axes.items()
+        }
+        self.buffers = [*program.kernel.inputs, *(o.buffer for o in program.kernel.outputs)]
+        self.shapes = {b.name: [representative(d) for d in b.shape] for b in self.buffers}
 
     def time(self) -> float:
-        self.sizes = {
-            i: min(a.tile, max(1, representative(a.extent))) for i, a in self.program.axes.items()
-        }
-        kernel = self.program.kernel
-        for b in (*kernel.inputs, *(o.buffer for o in kernel.outputs)):
-            shape = [representative(d) for d in b.shape]
-            self.strides[b.name] = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-        arrays = [b for b in kernel.inputs if not b.weight] + [o.buffer for o in kernel.outputs]
-        moved = byte_time(float(sum(map(size_bytes, arrays))), self.calibration)
+        moved = byte_time(sum(b.bytes for b in self.buffers if not b.weight), self.calibration)
         tasks, body = 1, self.program.body
         while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
             tasks, body = tasks * self.trips(body[0].axis), body[0].body
-        threads = self.calibration.threads
-        rounds = -(-tasks // threads)
+        rounds = -(-tasks // self.calibration.threads)
         return rounds * (self.body(body) + TASK) + moved + self.calibration.launch
 
     def trips(self, i: int) -> int:
@@ -88,33 +83,24 @@ class _Model:
                     seconds += self.trips(i) * share * self.body(s.body)
                 case Var(axes=axes, dtype=dtype):
                     seconds += STEP + self.volume(axes) / self.lanes(dtype)
-                case Let(value=v):
-                    seconds += STEP + self.statement(v, None)
-                case Store(value=v):
-                    seconds += STEP + self.statement(v, s)
-                case Accumulate(value=v, scale=scale):
-                    seconds += STEP + self.statement(v, None)
-                    if scale is not None:
-                        seconds += self.volume(axes_of(v)) / self.lanes(v.dtype)
+                case _:
+                    seconds += STEP + self.statement(s)
         return seconds
 
-    def statement(self, v: Value, store: Store | None) -> float:
+    def statement(self, s: Let | Accumulate | Store) -> float:
         """The loops of one statement, vectorised along the axis that suits it best."""
+        v, each = s.value, self.volume(axes_of(s.value)) / self.lanes(s.value.dtype)
+        scaled = each if isinstance(s, Accumulate) and s.scale is not None else 0.0
         if isinstance(v, Dot):
-            return self.product(v)
-        axes = axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset())
-        wide = [i for i in sorted(axes) if self.sizes[i] > 1] or [-1]
-        return min(self.along(i, v, store) for i in wide)
+            return scaled + self.product(v)
 
-    def along(self, lane: int, v: Value, store: Store | None) -> float:
-        seconds = self.value(lane, v)
-        if store is not None:
-            move = self.move(lane, store.buffer, store.index)
-            seconds += self.volume(axes_of(v)) * move / self.lanes(v.dtype)
-        if lane >= 0:  # lanes that a short axis leaves empty
-            n, width = self.sizes[lane], 8
-            seconds *= -(-n // width) * width / n
-        return seconds
+        def along(lane: int) -> float:
+            stored = self.move(lane, s) if isinstance(s, Store) else 0.0
+            n, width = self.sizes.get(lane, 1), 8  # lanes that a short axis leaves empty
+            empty = -(-n // width) * width / n if lane >= 0 else 1.0
+            return (self.value(lane, v) + each * stored) * empty
+
+        return scaled + min(map(along, [i for i in _space(v) if self.sizes[i] > 1] or [-1]))
 
     def value(self, lane: int, v: Value) -> float:
         match v:
@@ -122,33 +108,29 @@ class _Model:
                 own = OPS.get(op, 1.0)
             case Reduce():
                 own = 1.0
-            case Load(buffer=buffer, index=index):
-                own = self.move(lane, buffer, index)
+            case Load():
+                own = self.move(lane, v)
             case Ref():
                 own = 0.5 * MOVED
             case _:
                 own = 0.0
-        axes = axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset())
         below = sum(self.value(lane, x) for x in operands(v))
-        return own * self.volume(axes) / self.lanes(v.dtype) + below
+        return own * self.volume(_space(v)) / self.lanes(v.dtype) + below
 
-    def move(self, lane: int, buffer: str, index: tuple[Size, ...]) -> float:
+    def move(self, lane: int, at: Load | Store) -> float:
         """Vector operations an element of a load or store with lanes along an axis."""
-        stride = self.stride(lane, buffer, index)
+        stride = self.stride(lane, at)
         return STRIDED if stride is None or stride > 1 else MOVED if stride else 0.1
 
-    def stride(self, lane: int, buffer: str, index: tuple[Size, ...]) -> int | None:
+    def stride(self, lane: int, at: Load | Store) -> int | None:
         """Elements between neighbours along an axis; None where it is not constant."""
         total = 0
-        for step, at in zip(self.strides[buffer], index, strict=True):
-            if any(lane in x.axes for x in values_in(at)):
+        for size, index in zip(self.shapes[at.buffer], at.index, strict=True):
+            index = within(index, lane, 8)
+            step = steps(index)
+            if lane in index_axes(index) and lane not in step:
                 return None
-            at = within(at, lane, 8)
-            plain = {m[0][0].args[0]: c for c, m in terms_of(at) if _is_axis(m)}
-            if lane in plain:
-                total += step * plain[lane]
-            elif lane in axes_in(at):
-                return None
+            total = total * size + step.get(lane, 0)
         return abs(total)
 
     def product(self, v: Dot) -> float:
@@ -159,7 +141,7 @@ class _Model:
         padded = -(-columns // 8) * 8
         work = batch * rows * padded * depth * 2 / PRODUCT
         seconds = work / self.rate(v.dtype) * self.block(rows)
-        if isinstance(v.b, Load) and self.stride(last, v.b.buffer, v.b.index) != 1:
+        if isinstance(v.b, Load) and self.stride(last, v.b) != 1:
             seconds += batch * columns * depth * PACKED / self.lanes(v.dtype)
         return seconds
 
@@ -184,9 +166,6 @@ class _Model:
         return self.rate(dtype) / 2
 
 
-def size_bytes(b: Buffer) -> int:
-    return math.prod(map(representative, b.shape)) * b.dtype.itemsize
-
-
-def _is_axis(monomial: tuple[tuple[Atom, int], ...]) -> bool:
-    return len(monomial) == 1 and monomial[0][0].kind == "axis" and monomial[0][1] == 1
+def _space(v: Value) -> list[int]:
+    """The axes over which a value is computed."""
+    return sorted(axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset()))

@@ -43,7 +43,7 @@ def rejected(chosen: Entry, schedule: str, entries: Iterable[Entry]) -> tuple[Re
 
 def _kernel(e: Entry) -> Rejected:
     """Named by what it makes from what, and how much it has inside."""
-    outputs = len(e.form.kernel.outputs)
+    outputs = len(e.form.given.outputs)
     names = [b.name for b in e.form.buffers]
     name = f"{', '.join(names[:outputs])} from {', '.join(names[outputs:]) or 'nothing'}"
     name += f" ({e.reductions} reduction{'s' * (e.reductions != 1)} inside)"

@@ -89,10 +89,6 @@ class Space:
     def bytes(self, cls: int) -> float:
         return self.volume(self.free[cls]) * self.source.classes[cls].dtype.itemsize
 
-    def buffer_bytes(self, name: str) -> float:
-        b = self.source.buffers[name]
-        return math.prod(representative(d) for d in b.shape) * b.dtype.itemsize
-
     def at_load(self, name: str) -> bool:
         """Whether a buffer holds weights, or what is made of them alone, when a program runs."""
         if name in self.by_name:
@@ -103,7 +99,7 @@ class Space:
     def used(self, name: str) -> float:
         """Bytes of an input that some kernel may read at least: its largest access."""
         loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
-        return min(self.buffer_bytes(name), max(map(self.bytes, loads), default=0.0))
+        return min(self.source.buffers[name].bytes, max(map(self.bytes, loads), default=0.0))
 
     def divides(self, cls: int, const: Const) -> bool:
         """Whether values of the class may be divided by a constant: integers only by one."""
@@ -361,7 +357,7 @@ def _own_and_loads(space: Space, c: int, alt: Alt) -> float:
         stored = space.bytes(space.roots[alt.args[0]])
         cost += (space.bytes(c) + stored) * space.prices.byte + space.prices.launch
     elif alt.op == "in":
-        cost += min(space.bytes(c), space.buffer_bytes(alt.args[0])) * space.prices.byte
+        cost += min(space.bytes(c), space.source.buffers[alt.args[0]].bytes) * space.prices.byte
     return cost
 
 

@@ -129,9 +129,8 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     space.family = families(source)
     space.roots = {r.name: r.cls for r in source.roots}
     flat = {op: flatten(source, op) for op in ("mul", "add")}
-    merged = {op: _weight_groups(space, flat[op]) for op in flat}
     for c in source.classes:
-        space.alts[c] = tuple(_alternatives(source, c, flat, merged))
+        space.alts[c] = tuple(_alternatives(source, c, flat))
     _price(space, space.alts)
     _price(space, _through_chiefs(space))
     for c, alts in space.alts.items():  # what nothing computes is in no program
@@ -156,7 +155,7 @@ Groups = dict[tuple[int, ...], tuple[int, Const]]  # factors → class, and its 
 
 
 def _alternatives(
-    source: Saturated, c: int, flat: dict[str, dict[int, list[Multiset]]], merged: dict[str, Groups]
+    source: Saturated, c: int, flat: dict[str, dict[int, list[Multiset]]]
 ) -> Iterator[Alt]:
     found: list[Alt] = []
     for n in source.classes[c].nodes:
@@ -177,10 +176,8 @@ def _alternatives(
                 found.append(Alt(op, (), f, k))
     only = source.classes[c].weights_only
     for alt in dict.fromkeys(found):
-        if only and not all(source.classes[k].weights_only for k in alt.kids):
-            continue
-        alt = _merge(alt, merged["add" if alt.op == "add" else "mul"])
-        if c not in alt.kids:
+        loads = only <= all(source.classes[k].weights_only for k in alt.kids)
+        if loads and c not in alt.kids:
             yield alt
 
 
@@ -193,32 +190,6 @@ def _factors(alt: Alt) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def contracted(alt: Alt) -> tuple[int, ...]:
     """The factors that a reduction multiplies and sums; none of anything else."""
     return _factors(alt)[1] if alt.op in REDUCTIONS and alt.op != "max" else ()
-
-
-def _weight_groups(space: Space, flat: dict[int, list[Multiset]]) -> Groups:
-    """Products of weights alone that are no larger than their factors: they cost nothing."""
-    groups: Groups = {}
-    for c, sets in flat.items():
-        if space.weights(c):
-            for k, f in sets:
-                if (
-                    len(f) > 1
-                    and space.divides(c, k)
-                    and space.bytes(c) <= sum(space.bytes(x) for x in f)
-                ):
-                    groups.setdefault(f, (c, k))
-    return groups
-
-
-def _merge(alt: Alt, groups: Groups) -> Alt:
-    """Replace the longest known groups, as long as there is one."""
-    if alt.op not in (*PRODUCTS, "add"):
-        return alt
-    while True:
-        options = sorted(_grouped(alt, groups), key=lambda a: (len(a.kids), a.kids))
-        if not options:
-            return alt
-        alt = options[0]
 
 
 def _grouped(alt: Alt, groups: Groups) -> Iterator[Alt]:
@@ -390,7 +361,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
     uses = Counter(k for c in reached for k in set(space.best[c].kids))
-    wanted += [c for c in reached if uses[c] > 1 and space.compute(c) and _pays(space, c)]
+    wanted += [c for c in reached if uses[c] > 1 and space.compute(c)]
     by_factors = {
         f: (c, k)
         for c, sets in products.items()
@@ -403,7 +374,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
             if alt.op in REDUCTIONS and alt.op != "max":
                 factors = _factors(alt)[1]
                 both = sides(space, factors)
-                for group in both if len(both) > 1 else ():
+                weights = [i for i, f in enumerate(factors) if space.weights(f)]
+                for group in (*both, weights) if len(both) > 1 else ():
                     f = tuple(sorted(factors[i] for i in group))
                     if len(f) == 1 and space.compute(f[0]):
                         wanted.append(f[0])
@@ -417,7 +389,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     for c in dict.fromkeys(wanted):
         if c not in space.item and c in space.cost:
             _store(space, c)
-    return {f: p for f, p in operands.items() if p[0] in space.item and not space.weights(p[0])}
+    return {f: p for f, p in operands.items() if p[0] in space.item}
 
 
 def _ends(space: Space, products: Groups) -> set[int]:
@@ -443,11 +415,6 @@ def _ends(space: Space, products: Groups) -> set[int]:
             else:
                 ends.update(k for k in alt.kids if 2 * space.bytes(k) <= space.bytes(c))
     return ends
-
-
-def _pays(space: Space, c: int) -> bool:
-    """Whether loading a value can beat computing it again."""
-    return space.cost[c] > space.bytes(c) * space.prices.byte
 
 
 def _packs(space: Space, c: int) -> bool:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from lambent.algebra.egraph import Saturated
 from lambent.algebra.term import REDUCTIONS
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
-from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.rewrite import steps
 from lambent.search.flatten import ONE, Const, Multiset, bits, families, flatten, times
 
 MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
@@ -403,12 +403,8 @@ def _ends(space: Space, products: Groups) -> set[int]:
             if alt.op in REDUCTIONS:
                 front, factors = _factors(alt)
                 ends.update(front)
-                groups = sides(space, factors) if alt.op != "max" else [[*range(len(factors))]]
-                for group in groups:
+                for group in sides(space, factors):
                     f = tuple(sorted(factors[i] for i in group))
-                    if len(f) > 1:
-                        size = space.volume(_union(space, f))
-                        ends.update(k for k in f if 2 * space.volume(space.free[k]) <= size)
                     ends.update([products[f][0]] if f in products else f if len(f) == 1 else ())
             elif alt.op == "in":
                 ends.update(alt.kids)
@@ -422,21 +418,19 @@ def _packs(space: Space, c: int) -> bool:
     load = space.bytes(c) * space.prices.byte
     if c not in space.best or not space.free[c] or space.cost[c] < load or not _reads(space, c):
         return False
-    last = layout(space, c)[-1]
-    return not any(a.op == "in" and _unit(a.args[1], last) for a in space.alts[c])
+    last, loads = layout(space, c)[-1], [a.args[1] for a in space.alts[c] if a.op == "in"]
+    return not any(_unit(index, last) for index in loads)
+
+
+def _unit(index: tuple[Size, ...], a: int) -> bool:
+    """Whether a step along the axis is a step of one element."""
+    moved = [i for i in index if a in axes_in(i)]
+    return moved == [*index[-1:]] and steps(index[-1]).get(a) == 1
 
 
 def _reads(space: Space, c: int) -> bool:
     """Whether the cheapest tree reads a buffer; else it is arithmetic of indices."""
     return any(space.best[k].op == "in" for k in _reached(space, [c]))
-
-
-def _unit(index: tuple[Size, ...], a: int) -> bool:
-    """Whether a step along the axis is a step of one element."""
-    if not index:
-        return False
-    rest = substitute(index[-1], lambda x: 0 if x.kind == "axis" and x.args[0] == a else None)
-    return index[-1] == rest + axis(a) and all(a not in axes_in(i) for i in index[:-1])
 
 
 def _store(space: Space, c: int) -> None:

@@ -22,7 +22,7 @@ from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import LAUNCH, Bounder, prices
 from lambent.search.canonical import Canonical, canonical
-from lambent.search.cover import Cover, Option, Problem, diverse, solve
+from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
 from lambent.search.model import likely_time
@@ -218,14 +218,13 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         s = work.saturated
         arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays)), KEEP)
-        options = tuple(Option(c.root, c.leaves) for c in found.candidates)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         for c in found.candidates:
             form = canonical(c.kernel)
             bound = bounder.bound(c.kernel)
             entries.append(Entry(form, c.root, c.reductions, bound, bench.known(form)))
-        return Region(work, entries, Problem(options, outputs), found.capped)
+        return Region(work, entries, Problem(found.candidates, outputs), found.capped)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial, reduce
 from typing import Any
 
 from lambent.algebra.egraph import ClassRef, Saturated
@@ -21,6 +21,7 @@ from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, value
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel, Output
+from lambent.search.cover import Option
 from lambent.search.flatten import ONE, bits
 from lambent.search.space import (
     Alt,
@@ -28,6 +29,7 @@ from lambent.search.space import (
     Space,
     Stored,
     contracted,
+    mask_of,
     own_cost,
     prepare,
     sides,
@@ -40,14 +42,12 @@ SAME = 1 + 1e-9  # work that differs less is the same
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Option):
     """A kernel that may make stored class number `root` from stored classes of greater numbers.
 
     `work`: optimistic seconds of its arithmetic as a DAG, and of reading weights.
     """
 
-    root: int
-    leaves: tuple[int, ...]
     kernel: Kernel
     work: float
     reductions: int  # inside of it
@@ -329,27 +329,20 @@ class _Builder:
             return t.load(alt.args[0], (_resolve(i, by_class) for i in alt.args[1]), dtype)
         n, d, power = alt.const
         const = [] if alt.const == ONE else [t.const(Fraction(n, d), dtype, power)]
-        size = [s.volume(s.free[k.cls]) for k in body.kids]
         if alt.op in ("add", "mul"):
-            return self._chain(alt.op, [*const, *kids], [*([0.0] * len(const)), *size])
+            return self._chain(alt.op, [*const, *kids])
         if alt.op in ("sum", "fold", "part"):
             cut = 0 if alt.op == "sum" else 1
-            groups = sides(s, alt.kids[cut:])
-            at = [[cut + i for i in g] for g in groups]
-            parts = [self._chain("mul", [kids[i] for i in g], [size[i] for i in g]) for g in at]
-            whole = self._chain("mul", parts, [0.0] * len(parts))
-            return self._chain(
-                "mul", [*const, t.make(alt.op, alt.args, (*kids[:cut], whole), dtype)]
-            )
+            groups = [[kids[cut + i] for i in g] for g in sides(s, alt.kids[cut:])]
+            whole = reduce(partial(t.binary, "mul"), (self._chain("mul", g) for g in groups))
+            out = t.make(alt.op, alt.args, (*kids[:cut], whole), dtype)
+            return self._chain("mul", [*const, out])
         return t.make(alt.op, alt.args, kids, dtype)
 
-    def _chain(self, op: str, operands: Sequence[Term], sizes: Sequence[float] = ()) -> Term:
+    def _chain(self, op: str, operands: Sequence[Term]) -> Term:
         """Operands joined, smallest first."""
-        by_size = sorted(zip(sizes or range(len(operands)), range(len(operands)), strict=True))
-        first, *rest = (operands[i] for _, i in by_size)
-        for operand in rest:
-            first = self.terms.binary(op, first, operand)
-        return first
+        ordered = sorted(operands, key=lambda t: self.space.volume(mask_of(t.free)))
+        return reduce(partial(self.terms.binary, op), ordered)
 
     def kernel(self, stored: Stored, body: Body) -> Kernel | None:
         """The kernel that stores a body; None if it depends on an axis that the buffer lacks."""

@@ -254,14 +254,9 @@ class Bench:
 
 def _near(batch: Sequence[Job], outcomes: Sequence[Outcome]) -> list[int]:
     """What works, runs more than once, and is not far slower than the best of its kernel."""
-    seconds = [o.seconds or 0.0 for o in outcomes]
-    good = [
-        i
-        for i, (tuned, _) in enumerate(batch)
-        if outcomes[i].status == "ok" and not tuned.form.given.weights_only
-    ]
-    least: dict[str, float] = {}
-    for i in good:
-        name = batch[i][0].form.text
-        least[name] = min(least.get(name, math.inf), seconds[i])
-    return [i for i in good if seconds[i] <= FAR * least[batch[i][0].form.text]]
+    names, good, least = [t.form.text for t, _ in batch], dict[int, float](), dict[str, float]()
+    for i, ((tuned, _), o) in enumerate(zip(batch, outcomes, strict=True)):
+        if o.status == "ok" and not tuned.form.given.weights_only:
+            good[i] = o.seconds or 0.0
+            least[names[i]] = min(least.get(names[i], math.inf), good[i])
+    return [i for i, seconds in good.items() if seconds <= FAR * least[names[i]]]

@@ -201,7 +201,7 @@ def test_what_cannot_be_trusted_is_not_added(tmp_path: Path) -> None:
 
 def test_an_older_schema_is_rebuilt(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as old:
-        old.execute("CREATE TABLE measurement (kernel TEXT)")
+        old.execute("CREATE TABLE found (what TEXT)")
         old.execute("PRAGMA user_version=999")
     old.close()
     db = Database(tmp_path, "cpu", "v")
@@ -221,7 +221,7 @@ def test_a_place_that_cannot_be_written_costs_one_warning(tmp_path: Path) -> Non
 def test_a_file_that_becomes_unusable_costs_one_warning(tmp_path: Path) -> None:
     db = Database(tmp_path, "cpu", "v")
     with sqlite3.connect(tmp_path / FILE) as other:
-        other.execute("DROP TABLE measurement")
+        other.execute("DROP TABLE found")
     other.close()
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         db.put("k", "", {"a": GOOD})

@@ -13,30 +13,24 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import sqlite3
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lambent
 from lambent.backends.base import Outcome
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = "search.db"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS measurement (
-    kernel TEXT, schedule TEXT, sizes TEXT, device TEXT, version TEXT,
-    status TEXT, seconds REAL, best REAL, spread REAL, error REAL, message TEXT,
-    PRIMARY KEY (kernel, schedule, sizes, device, version)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS plan (
-    program TEXT, device TEXT, version TEXT, effort REAL, chosen TEXT,
-    PRIMARY KEY (program, device, version)) WITHOUT ROWID;
-"""
-_TABLE_NAMES = ("measurement", "plan")
+_TABLE = """CREATE TABLE IF NOT EXISTS found (
+    what TEXT, how TEXT, value TEXT, PRIMARY KEY (what, how)) WITHOUT ROWID"""
 _VERSIONED = ("graph", "algebra", "kernel", "search", "backends")
 
 
@@ -94,39 +88,32 @@ class Database:
 
     def get(self, kernel: str, sizes: str) -> dict[str, Outcome]:
         """Outcomes by schedule text of the kernel with this canonical text, at these sizes."""
-        rows = self._run(
-            "SELECT schedule, status, seconds, best, spread, error, message FROM measurement "
-            "WHERE kernel = ? AND sizes = ? AND device = ? AND version = ? ORDER BY schedule",
-            (digest(kernel), sizes, self.device, self.version),
-        )
-        return {
-            s: Outcome(status=status, seconds=t, best=best, spread=spread, error=e, message=message)
-            for s, status, t, best, spread, e, message in rows
-        }
+        return {how: Outcome(**value) for how, value in self._get(kernel, sizes).items()}
 
     def put(self, kernel: str, sizes: str, outcomes: Mapping[str, Outcome]) -> None:
         """Keep outcomes by schedule text; what was known of a schedule is replaced."""
-        name = digest(kernel)
         for schedule, o in outcomes.items():
-            self._run(
-                "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                (name, schedule, sizes, self.device, self.version, o.status, o.seconds, o.best,
-                 o.spread, o.error, o.message),
-            )  # fmt: skip
+            self._put(kernel, sizes, schedule, asdict(o))
 
     def plan(self, program: str) -> tuple[float, str] | None:
         """The seconds spent on, and the choice for, the program with this canonical text."""
-        rows = self._run(
-            "SELECT effort, chosen FROM plan WHERE program = ? AND device = ? AND version = ?",
-            (digest(program), self.device, self.version),
-        )
-        return next(((float(e), str(c)) for e, c in rows), None)
+        return next(((float(e), str(c)) for e, c in self._get(program, "plan").values()), None)
 
     def put_plan(self, program: str, effort: float, chosen: str) -> None:
-        key = (digest(program), self.device, self.version, effort, chosen)
-        self._run("INSERT OR REPLACE INTO plan VALUES (?,?,?,?,?)", key)
+        self._put(program, "plan", "", (effort, chosen))
 
-    def _run(self, statement: str, values: Iterable[object]) -> list[Any]:
+    def _get(self, text: str, kind: str) -> dict[str, Any]:
+        select = "SELECT how, value FROM found WHERE what = ? ORDER BY how"
+        return {how: json.loads(value) for how, value in self._run(select, self._key(text, kind))}
+
+    def _put(self, text: str, kind: str, how: str, value: Any) -> None:
+        insert = "INSERT OR REPLACE INTO found VALUES (?, ?, ?)"
+        self._run(insert, self._key(text, kind), how, json.dumps(value))
+
+    def _key(self, *what: str) -> str:
+        return digest("\0".join((*what, self.device, self.version)))
+
+    def _run(self, statement: str, *values: str) -> list[Any]:
         """Run and commit one statement. A file that fails is left, for a new one or for memory."""
         with self._lock:
             try:
@@ -144,9 +131,9 @@ class Database:
         self._warn(error)
         return _memory()
 
-    def _execute(self, statement: str, values: Iterable[object]) -> list[Any]:
+    def _execute(self, statement: str, values: tuple[str, ...]) -> list[Any]:
         with self._db:
-            return self._db.execute(statement, tuple(values)).fetchall()
+            return self._db.execute(statement, values).fetchall()
 
     def _warn(self, error: Exception) -> None:
         warnings.warn(
@@ -158,7 +145,7 @@ class Database:
 
 def _memory() -> sqlite3.Connection:
     db = sqlite3.connect(":memory:", check_same_thread=False)
-    db.executescript(_TABLES)
+    db.execute(_TABLE)
     return db
 
 
@@ -177,8 +164,7 @@ def merge(folder: Path, other: Path) -> int:
         _check(db, "other")
         before = db.total_changes
         with db:
-            for table in _TABLE_NAMES:
-                db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")
+            db.execute("INSERT OR IGNORE INTO main.found SELECT * FROM other.found")
         return db.total_changes - before
 
 
@@ -231,10 +217,8 @@ def _connect(path: Path, thorough: bool = False) -> sqlite3.Connection:
         if thorough:
             _check(db, "main")
         if db.execute("PRAGMA user_version").fetchone()[0] not in (0, SCHEMA):
-            for table in _TABLE_NAMES:
-                db.execute(f"DROP TABLE IF EXISTS {table}")
-        for statement in _TABLES.split(";"):
-            db.execute(statement)
+            db.execute("DROP TABLE IF EXISTS found")
+        db.execute(_TABLE)
         db.execute(f"PRAGMA user_version={SCHEMA}")
         return db
     except BaseException:

@@ -275,6 +275,15 @@ def test_new_weights_are_seen(builds: list[str]) -> None:
     assert len(builds) == 3  # with the third they are inputs
 
 
+def test_an_input_that_is_a_part_of_a_weight_is_not_taken_for_it() -> None:
+    model = mlp()
+    weight = model[0].weight.detach()
+    compiled = ours(model, dynamic=True)
+    with torch.no_grad():
+        for x in (weight[:3], weight[:5], weight[2:4]):
+            close(compiled(x), model(x))
+
+
 def test_gradients_are_pytorchs() -> None:
     model, x = mlp(), torch.randn(3, 8)
     y = ours(model)(x)

@@ -97,7 +97,8 @@ def _addresses(inputs: Sequence[Any]) -> frozenset[int]:
         x for x in inputs
         if isinstance(x, torch.nn.Parameter) or hasattr(x, "_dynamo_static_input_type")
     ]  # fmt: skip
-    return frozenset(x.data_ptr() for x in held if x.device.type == "cpu") - {0}
+    plain = [x for x in held if x.device.type == "cpu" and x.layout == torch.strided]
+    return frozenset(x.data_ptr() for x in plain) - {0}
 
 
 def compile_graph(

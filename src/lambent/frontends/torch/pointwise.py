@@ -203,10 +203,6 @@ def _bits(of_bools: Row, op: str) -> Row:
     return row
 
 
-def _not_complex(x: Tensor) -> Tensor:
-    return x
-
-
 DEFAULT: dict[str, Row] = {
     "abs": lt.abs,
     "add": _add,
@@ -242,7 +238,7 @@ DEFAULT: dict[str, Row] = {
     "mish": lt.mish,
     "mul": lt.mul,
     "neg": lt.neg,
-    "positive": _not_complex,
+    "positive": lambda x: x,
     "pow": _pow,
     "relu": lt.relu,
     "remainder": lt.remainder,

@@ -40,7 +40,7 @@ class Region:
         self.fixed, self.written = fixed, written
         self.inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.builds = 0
-        self.frozen: dict[int, tuple[int, int]] = {}
+        self.frozen: dict[int, tuple[Any, ...]] = {}
 
     def __call__(self, *args: Any) -> Any:
         if self.builds == 0 or any(_state(args[i]) != s for i, s in self.frozen.items()):
@@ -57,7 +57,8 @@ class Region:
         self.frozen = {}
         for i, (node, arg) in enumerate(zip(self.inputs, args, strict=True)):
             may = self.builds <= REBUILDS and node.name not in self.written
-            if may and isinstance(arg, torch.Tensor) and arg.data_ptr() in self.fixed:
+            counts = isinstance(arg, torch.Tensor) and not arg.is_inference()
+            if may and counts and arg.data_ptr() in self.fixed:
                 self.frozen[i] = _state(arg)
         constants = {self.inputs[i]: args[i] for i in self.frozen}
 
@@ -92,9 +93,9 @@ def _array(x: Any) -> Array:
     return to_array(x) if isinstance(x, torch.Tensor) else np.zeros(x, np.bool_)
 
 
-def _state(x: torch.Tensor) -> tuple[int, int]:
-    """What changes when a tensor's memory does, as far as PyTorch counts it."""
-    return x.data_ptr(), 0 if x.is_inference() else x._version
+def _state(x: torch.Tensor) -> tuple[Any, ...]:
+    """What changes when a tensor becomes another, or its memory does, as far as PyTorch counts."""
+    return x.data_ptr(), x._version, x.shape, x.stride()
 
 
 def _metas(module: GraphModule) -> list[torch.Tensor]:

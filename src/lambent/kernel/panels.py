@@ -7,6 +7,7 @@ them, once, when a program is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,30 +21,41 @@ S = TypeVar("S", bound=Size)
 
 
 def dims(kernel: Kernel, width: int = 1) -> dict[str, int]:
-    """The dim along which each weight can be cut: its longest that is an axis of the output.
+    """The dim along which each weight can be cut: its longest axis that the reduction keeps.
 
-    All loads of the weight are at the same index, some of which the kernel sums over.
+    A weight that is read at several places, or that nothing sums, is left as it is.
     """
-    own = frozenset[int]().union(*(axes_in(e) for o in kernel.outputs for e in o.index))
-    terms = list(walk(*(o.term for o in kernel.outputs)))
-    places = {
-        b.name: {t.args[1] for t in terms if t.op == "in" and t.args[0] == b.name}
-        for b in kernel.inputs
-    }
+    kept: dict[str, frozenset[int]] = {}
+    places: dict[str, set[tuple[Size, ...]]] = {}
+    for t in walk(*(o.term for o in kernel.outputs)):
+        if t.op == "in":
+            places.setdefault(t.args[0], set()).add(t.args[1])
+        for load in _summed(t) if t.axes else ():
+            kept[load.args[0]] = kept.get(load.args[0], load.free) - t.axes
     found: dict[str, int] = {}
     for b in kernel.inputs if not kernel.weights_only else ():
-        if not b.weight or len(places[b.name]) != 1:
+        if not b.weight or b.name not in kept or len(places[b.name]) > 1:
             continue
         [index] = places[b.name]
-        sums = not frozenset[int]().union(*map(axes_in, index)) <= own
         along = [
             (n, d)
             for d, (e, n) in enumerate(zip(index, b.shape, strict=True))
-            if isinstance(n, int) and n % width == 0 and any(e == axis(i) for i in own & axes_in(e))
+            if isinstance(n, int) and n % width == 0
+            if any(e == axis(i) for i in kept[b.name] & axes_in(e))
         ]
-        if sums and along:
+        if along:
             found[b.name] = max(along)[1]
     return found
+
+
+def _summed(t: Term) -> Iterator[Term]:
+    """The loads that a reduction ranges over, not those of reductions inside of it."""
+    todo = list(t.kids)
+    while todo:
+        u = todo.pop()
+        if u.op == "in" and u.free & t.axes:
+            yield u
+        todo += [] if u.axes else u.kids
 
 
 def panelled(kernel: Kernel, at: dict[str, int], width: int) -> Kernel:

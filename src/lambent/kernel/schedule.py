@@ -188,7 +188,9 @@ def default_schedule(kernel: Kernel) -> Schedule:
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
             tiles[i] = s.most[i]
             kept.add(i)
-    return _balanced(s, tiles, kept)
+    first = _balanced(s, tiles, kept)
+    cut = s.contracts and dims(kernel, PANELS[0])
+    return replace(first, options=(("panel", PANELS[0]),)) if cut else first
 
 
 def _even(size: int, tile: int, step: int) -> int:
@@ -217,9 +219,7 @@ def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
         i = max(tall, key=lambda i: (tile(i), -s.rank[i]))
         tiles[i] = -(-tile(i) // 2)
     grids = (n for n in range(len(s.order)) if tasks(s.order[:n]) >= 16 * THREADS)
-    first = Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
-    panel = s.contracts and dims(s.kernel, PANELS[0])
-    return replace(first, options=(("panel", PANELS[0]),)) if panel else first
+    return Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
 
 
 def moves(kernel: Kernel) -> Moves:

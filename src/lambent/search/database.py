@@ -3,9 +3,10 @@
 A measurement is kept under everything that it depends on: the kernel's canonical text (with dtypes,
 shapes and ranges of symbols), its schedule, the sizes it was measured at, the device (its key names
 processor, threads, compiler, flags and libraries) and the version of our own sources that lower,
-render, verify and time (so the state of the caches while timing is part of it). Every result is
-committed when it is known. A file of another schema is rebuilt, a corrupt one set aside; where none
-can be used memory stands in, with one warning: it costs time, never a result.
+render, verify and time (so the state of the caches while timing is part of it). All of that but the
+schedule is hashed to `what`, the schedule is `how`; a chosen plan is kept likewise, its `how` empty.
+Every result is committed when it is known. A file of another schema is rebuilt, a corrupt one set
+aside; where none can be used memory stands in, with one warning: it costs time, never a result.
 """
 
 from __future__ import annotations

@@ -57,8 +57,7 @@ class Region:
         self.frozen = {}
         for i, (node, arg) in enumerate(zip(self.inputs, args, strict=True)):
             may = self.builds <= REBUILDS and node.name not in self.written
-            counts = isinstance(arg, torch.Tensor) and not arg.is_inference()
-            if may and counts and arg.data_ptr() in self.fixed:
+            if may and _is_constant(node, arg) and arg.data_ptr() in self.fixed:
                 self.frozen[i] = _state(arg)
         constants = {self.inputs[i]: args[i] for i in self.frozen}
 
@@ -91,6 +90,13 @@ def _carriers(tensors: Sequence[Tensor], given: Sequence[tuple[str, Any]]) -> li
 def _array(x: Any) -> Array:
     """A tensor as an array; a size as an array of that size."""
     return to_array(x) if isinstance(x, torch.Tensor) else np.zeros(x, np.bool_)
+
+
+def _is_constant(node: Node, arg: Any) -> bool:
+    """Whether an argument may be one: a tensor of one size, whose changes PyTorch counts."""
+    if not isinstance(arg, torch.Tensor) or arg.is_inference():
+        return False
+    return all(isinstance(n, int) for n in node.meta["val"].shape)
 
 
 def _state(x: torch.Tensor) -> tuple[Any, ...]:

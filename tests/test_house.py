@@ -21,6 +21,7 @@ STAGES = (
     "compiler.py",
     "functional",
     "nn",
+    "optim",
     "frontends",
     "text",
     "cli",

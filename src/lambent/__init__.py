@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from lambent.functional import random
 from lambent.functional.arithmetic import (
     abs,
     add,
@@ -82,6 +83,14 @@ from lambent.functional.linalg import (
     linear,
     matmul,
     outer,
+)
+from lambent.functional.losses import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    mse_loss,
+    nll_loss,
 )
 from lambent.functional.mathematics import (
     cos,
@@ -239,6 +248,7 @@ __all__ = [
     "batch_norm",
     "batch_norm_train",
     "bfloat16",
+    "binary_cross_entropy_with_logits",
     "bool_",
     "broadcast_to",
     "cast",
@@ -257,6 +267,7 @@ __all__ = [
     "conv_transpose3d",
     "cos",
     "cosh",
+    "cross_entropy",
     "cumsum",
     "diagonal",
     "div",
@@ -291,6 +302,7 @@ __all__ = [
     "group_norm",
     "hardsigmoid",
     "hardswish",
+    "huber_loss",
     "index_add",
     "index_select",
     "input",
@@ -304,6 +316,7 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "kl_div",
     "layer_norm",
     "leaky_relu",
     "less",
@@ -332,8 +345,10 @@ __all__ = [
     "minimum",
     "mish",
     "moveaxis",
+    "mse_loss",
     "mul",
     "neg",
+    "nll_loss",
     "not_equal",
     "one_hot",
     "ones",
@@ -343,6 +358,7 @@ __all__ = [
     "permute",
     "pow",
     "prod",
+    "random",
     "reciprocal",
     "relu",
     "remainder",

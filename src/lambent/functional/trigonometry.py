@@ -22,7 +22,7 @@ from lambent.graph.tensor import Tensor
 def atan(x: Tensor) -> Tensor:
     """The inverse tangent: of 1/|x| beyond 1, its argument halved twice, then the series."""
     size = abs(x)
-    t = where(size > 1, 1.0 / size, size)
+    t = where(size > 1, 1.0 / where(size > 1, size, 1.0), size)  # no 1/0, for the gradient at 0
     for _ in range(2):  # atan t = 2 atan(t / (1 + √(1 + t²))), at most 0.2 in the end
         t = t / ((t * t + 1.0).sqrt() + 1.0)
     terms = 13 if x.dtype == float64 else 6

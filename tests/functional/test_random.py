@@ -97,3 +97,14 @@ def test_errors() -> None:
         random.dropout(lt.input("x", (3,)), 1.0, seed=0)
     with pytest.raises(ValueError, match="needs 2 dims or more"):
         random.xavier_normal(3, seed=0)
+
+
+def test_a_compiled_program_draws_the_same_bits() -> None:
+    step = lt.input("step", (), "int64")
+    x, kept = random.bits(8, 100, seed=1, step=step), random.normal(50, seed=2, step=step)
+    program = lt.compile([x, kept], budget=2, progress=False)
+    for s in (0, 7):
+        want = lt.evaluate([x, kept], {"step": np.int64(s)})
+        found = program(step=np.int64(s))
+        np.testing.assert_array_equal(found[0], want[0])
+        np.testing.assert_allclose(found[1], want[1], atol=1e-5)

@@ -11,6 +11,7 @@ import torch
 
 from lambent import nn
 from lambent.backends.reference.graph import evaluate
+from lambent.graph.autograd import grad
 from lambent.graph.tensor import Tensor, input
 
 
@@ -199,3 +200,15 @@ def test_layer_errors() -> None:
 
 
 # ---- files -----------------------------------------------------------------------------------
+
+
+def test_a_trainable_copy_has_inputs_for_weights() -> None:
+    module = Outer()
+    copy, params = module.trainable()
+    assert list(params) == [path for path, _ in module.named_parameters()]
+    x = input("x", (2, 3))
+    a = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    want, found = evaluate([module.pair(x), copy.pair(x)], module.state_dict() | {"x": a})
+    np.testing.assert_array_equal(found, want)
+    slopes = grad((copy.pair(x) ** 2).sum(), {n: p for n, p in params.items() if "pair" in n})
+    assert all(g.shape == params[name].shape for name, g in slopes.items())

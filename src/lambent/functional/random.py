@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from lambent.functional.arithmetic import sqrt
 from lambent.functional.mathematics import cos, log2
 from lambent.functional.operands import as_tensor, cast
@@ -44,8 +46,8 @@ def bits(*shape: Any, seed: int, step: Tensor | int = 0) -> Tensor:
     if not isinstance(seed, int) or step.shape != () or not step.dtype.is_integer:
         raise TypeError(f"random: needs an int seed and an integer step, got {seed!r} and "
                         f"{describe(step)}")  # fmt: skip
-    key = split(seed, 0) | 1
-    key = key - (1 << 64) if key >> 63 else key
+    # The key is an array, not a constant: kernels are the same for all seeds.
+    key = as_tensor(np.array([split(seed, 0) | 1], np.uint64).astype(np.int64)).reshape(())
     size = math.prod(sizes)
     counter = iota(size).reshape(sizes) + cast(step, int64) * _HALF
     x = y = counter * key

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from lambent.graph.dtypes import DType, as_dtype, float32
-from lambent.graph.tensor import Tensor, weight
+from lambent.graph.tensor import Tensor, input, weight
 
 __all__ = ["Module", "parameter", "seed", "skip_init"]
 
@@ -106,6 +106,19 @@ class Module:
         self._update(cast)
         return self
 
+    def trainable(self) -> tuple[Self, dict[str, Tensor]]:
+        """A copy whose floating weights are inputs of a graph, and these inputs by path.
+
+        A program that trains takes the weights and gives new ones. `state_dict` has the arrays that
+        it starts with, and `load_state_dict` takes those that it ends with.
+        """
+        params = {
+            path: input(path, tensor.shape, tensor.dtype)
+            for path, tensor in self.named_parameters() if tensor.dtype.is_float
+        }  # fmt: skip
+        copy: Self = _copy(self, "", params)
+        return copy, params
+
     def _update(self, change: Callable[[str, Tensor], Tensor], prefix: str = "") -> None:
         for name, value in tuple(vars(self).items()):
             object.__setattr__(self, name, _rebuild(value, prefix + name, change))
@@ -123,6 +136,20 @@ def _rebuild(value: Any, path: str, change: Callable[[str, Tensor], Tensor]) -> 
     elif isinstance(value, (list, tuple)) and any(isinstance(v, (Module, Tensor)) for v in value):
         return tuple(_rebuild(v, f"{path}.{i}", change) for i, v in enumerate(value))
     return value
+
+
+def _copy(value: Any, path: str, tensors: Mapping[str, Tensor]) -> Any:
+    """The value with the tensors below it replaced where there is one for their path."""
+    if isinstance(value, Tensor):
+        return tensors.get(path, value)
+    if isinstance(value, tuple):
+        return tuple(_copy(v, f"{path}.{i}", tensors) for i, v in enumerate(value))
+    if not isinstance(value, Module):
+        return value
+    new = object.__new__(type(value))
+    for name, below in vars(value).items():
+        object.__setattr__(new, name, _copy(below, f"{path}.{name}" if path else name, tensors))
+    return new
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:

@@ -35,6 +35,7 @@ def compile(
     seed: int = 0,
     progress: bool | Callable[[Progress], None] = True,
     stop_gap: float = 0.05,
+    donate: Mapping[str, int | str] | None = None,
 ) -> Program:
     """Search for the fastest program that computes the outputs.
 
@@ -46,19 +47,23 @@ def compile(
         seed: of the schedules that are sampled.
         progress: True for a line now and then on a terminal, or a function that gets `Progress`.
         stop_gap: the search ends when the best is proved to be this near to what is possible.
+        donate: inputs whose arrays are given up: the output, by number or name, that each is to
+            hold after a run. Only what differs is written, as far as the compiler can tell.
 
     Returns:
         A `Program`: call it with the graph's inputs by name.
 
     Raises:
         TypeError: `what` gives no Tensors.
-        ValueError: two inputs or weights of one name; an unknown device; no such budget.
+        ValueError: two inputs or weights of one name; an unknown device; no such budget; a
+            donated input and an output that differ in shape or dtype.
     """
     if not budget > 0:
         raise ValueError(f"compile: a budget of {budget} seconds; it must be positive")
     tensors, form = _outputs(what(*inputs) if callable(what) else what)
     nodes = [t.node for t in tensors]
     _check_names(nodes)
+    given = _donated(donate or {}, tensors, form)
     clock, backend = Clock(), get(device)
     with clock.phase("saturate"):
         instances, segments = cut(nodes)
@@ -77,7 +82,7 @@ def compile(
             known=known if effort >= budget else None,
         )  # fmt: skip
         options = variants(found, [s.key for s in segments])
-        plans = [plan_of(nodes, instances, o) for o in options]
+        plans = [replace(plan_of(nodes, instances, o), donated=given) for o in options]
         programs = [build(p, backend, form=form) for p in plans]
         times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
         best = min(range(len(options)), key=lambda i: (times[i], i))
@@ -118,6 +123,33 @@ def _check_names(nodes: Sequence[Node]) -> None:
                 f"compile: {which} have the name {n.name!r}: {other}, {n}; give one of them "
                 "another name, or put the modules that hold them in one module"
             )
+
+
+def _donated(
+    donate: Mapping[str, int | str], tensors: Sequence[Tensor], form: str | tuple[str, ...]
+) -> tuple[tuple[str, int], ...]:
+    """(input, number of its output) of every donated input."""
+    inputs = {n.name: n for n in topo([t.node for t in tensors]) if n.op == "input"}
+    numbers: dict[int | str, int] = {i: i for i in range(len(tensors))}
+    if not isinstance(form, str):
+        numbers |= {name: i for i, name in enumerate(form)}
+    found: dict[str, int] = {}
+    for name, output in donate.items():
+        what = f"compile: donate={{{name!r}: {output!r}}}"
+        if name not in inputs:
+            raise ValueError(f"{what}: no such input; there are: {', '.join(inputs)}")
+        if output not in numbers:
+            raise ValueError(f"{what}: no such output; there are: {', '.join(map(str, numbers))}")
+        source, t = inputs[name], tensors[numbers[output]]
+        if (source.shape, source.dtype) != (t.shape, t.dtype):
+            raise ValueError(
+                f"{what}: the input is {source.dtype}{list(source.shape)}, the output "
+                f"{t.dtype}{list(t.shape)}; they must have one shape and dtype"
+            )
+        if numbers[output] in found.values():
+            raise ValueError(f"{what}: another input is donated to this output, too")
+        found[name] = numbers[output]
+    return tuple(found.items())
 
 
 def _hints(nodes: Sequence[Node]) -> dict[str, int]:

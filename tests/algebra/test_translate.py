@@ -1,6 +1,7 @@
 """Terms against the graph's own meaning: random graphs, symbolic sizes, dtypes, exact constants."""
 
 import math
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -19,11 +20,11 @@ from lambent.graph import tensor as t
 from lambent.graph.dim import Dim
 from lambent.graph.node import topo
 
-BINDINGS = (
-    {"rs": 1, "rt": 1, "rn": 3},
-    {"rs": 4, "rt": 2, "rn": 5},
-    {"rs": 3, "rt": 3, "rn": 3},
-)
+EQUAL = [{"rs": n, "rt": n, "rn": max(n, 3)} for n in (1, 2, 3, 4, 5)]  # ones among them
+PRIMES = [
+    {"rs": a, "rt": b, "rn": c}
+    for a in (1, 2, 3, 5, 7) for b in (1, 2, 3, 5, 7) for c in (3, 5, 7, 11) if a != b
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(0, 2000, 200))
@@ -38,16 +39,19 @@ def test_random_graphs(first):
 
 @pytest.mark.parametrize("first", range(0, 120, 40))
 def test_random_symbolic_graphs(first):
+    """The first of 2,000 that were all right when these rules were written (in four minutes)."""
     for seed in range(first, first + 40):
-        outputs = random_graph(seed, symbolic=True)
+        outputs = random_graph(seed, symbolic=True, steps=14)
         tr = translate(outputs, **OPTIONS[seed % len(OPTIONS)])
-        for symbols in BINDINGS:
+        checked = 0
+        for symbols in EQUAL + random.Random(seed).sample(PRIMES, 15):
             sizes = [int(np.prod(bind(n.shape, symbols))) for n in topo(outputs)]
-            if sum(sizes) > 40_000:
-                continue
-            inputs = random_inputs(outputs, seed, symbols)
-            values = values_of(outputs, inputs, symbols)
-            assert check_translation(tr, inputs, values, symbols) == [], (seed, symbols)
+            if sum(sizes) <= 40_000:
+                inputs = random_inputs(outputs, seed, symbols)
+                values = values_of(outputs, inputs, symbols)
+                assert check_translation(tr, inputs, values, symbols) == [], (seed, symbols)
+                checked += 1
+        assert checked >= 5
 
 
 def agree(*outputs):

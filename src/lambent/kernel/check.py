@@ -78,8 +78,11 @@ def loops(s: ir.For, at: At) -> Iterator[str]:
         return
     if s.axis in at.open:
         yield f"axis a{s.axis} is looped inside of its own loop"
-    if any(values_in(e) or not axes_in(e) <= at.open for e in (s.start, s.stop)):
-        yield f"loop a{s.axis}: {s.start} and {s.stop} must depend on open loops alone"
+    ends = s.start, s.stop
+    if any(ir.axes_of(v) or s.parallel for e in ends for v in values_in(e)) or not all(
+        axes_in(e) <= at.open for e in ends
+    ):
+        yield f"loop a{s.axis}: {s.start} and {s.stop} must depend on open loops and scalars alone"
     elif not multiple(s.start, at.program.axes[s.axis].tile, at.program):
         yield f"loop a{s.axis}: start {s.start} is not a multiple of the tile"
     if s.parallel and not (all(f.parallel for f in at.loops) and len(at.body) == 1):
@@ -131,7 +134,8 @@ def stores(s: ir.Store, at: At) -> Iterator[str]:
         return
     own = free_axes(output)
     for f in at.loops:
-        if f.axis not in own or (f.start, f.stop) != (0, at.program.axes[f.axis].extent):
+        all_of_it = output.over or (f.start, f.stop) == (0, at.program.axes[f.axis].extent)
+        if f.axis not in own or not all_of_it:
             yield f"{s.buffer}: stored in a loop over a{f.axis}, not once for each element"
     yield from fits(s.value, f"{s.buffer} over {sorted(own)}", own, output.buffer.dtype)
 
@@ -220,9 +224,9 @@ def problems(program: ir.TileProgram) -> list[str]:
     looped = frozenset(s.axis for s in every if isinstance(s, ir.For))
     found = list(_problems(program.body, At(program, looped)))
     stored = Counter(s.buffer for s in every if isinstance(s, ir.Store))
-    for name in (o.buffer.name for o in program.kernel.outputs):
-        if stored[name] != 1:
-            found.append(f"{name} is stored {stored[name]} times")
+    for o in program.kernel.outputs:
+        if (count := stored[o.buffer.name]) != 1 and not o.over:
+            found.append(f"{o.buffer.name} is stored {count} times")
     if not found and scratch(program) > SCRATCH_LIMIT:
         found.append(f"scratch tiles of {scratch(program)} bytes, limit {SCRATCH_LIMIT}")
     return found

@@ -19,12 +19,14 @@ class Output:
     """`buffer[index] = term` for all values of the term's axes.
 
     The index expressions, over axes of the kernel, cover every element of the buffer exactly once
-    (each dim is a mixed-radix number of its own axes).
+    (each dim is a mixed-radix number of its own axes). `over` names the input whose memory this is,
+    if any: elements that keep its value need not be visited.
     """
 
     buffer: Buffer
     index: tuple[Size, ...]
     term: Term
+    over: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lambent.graph.dtypes import bool_
 from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.panels import dims, panelled
-from lambent.kernel.ranges import Literal, least, needed, ranges, zero
+from lambent.kernel.ranges import Literal, least, needed, ranges, updates, zero
 from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
 from lambent.kernel.values import MINUS_INF, Scope, Values, empty, finite, identity
 
@@ -46,8 +46,8 @@ class Goal:
 
     def needs(self, terms: Terms) -> frozenset[Literal]:
         """Conditions without any of which nothing is contributed."""
-        if self.kind == "store":
-            return frozenset()
+        if self.output is not None:
+            return updates(terms, replace(self.output, term=self.terms[0]))
         exact = self.kind == "max" or (self.kind == "fold" and self.exact)
         void = zero if self.kind == "sum" else partial(least, exact=exact)
         return needed(terms, self.terms[0], void)
@@ -77,12 +77,13 @@ class _Lowering:
             self.name_shared(scope, here, below)
         for i, inside in deeper.items():
             needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
-            for piece in ranges(i, needs, self.axes, scope.open):
+            for piece in ranges(i, needs, self.axes, scope.open, inside[0].output is not None):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
                 self.fill(child, known, max(grid - 1, 0))
-                scope.out.append(ir.For(i, piece.start, piece.stop, tuple(child.out), grid > 0))
+                start, stop = (self.values.index(e, scope) for e in (piece.start, piece.stop))
+                scope.out.append(ir.For(i, start, stop, tuple(child.out), grid > 0))
         for goal in here:
             self.emit(scope, goal)
 

@@ -1,8 +1,8 @@
 """Where a masked loop has work, and on which tiles a mask is known to hold.
 
-A summand that is 0, or a maximum's candidate that is −inf, wherever `less(e, f)` fails need not
-be visited there. With e and f affine in the loop's axis, interval reasoning over the tiles of
-the other axes gives
+A summand that is 0, a maximum's candidate that is −inf, or an element that keeps its value
+wherever `less(e, f)` or `eq(e, f)` fails need not be visited there. With e and f affine in the
+loop's axis, interval reasoning over the tiles of the other axes gives
 
     [start … clean)   the mask decides, element by element
     [clean … edge)    the mask holds everywhere: it is replaced by true
@@ -22,13 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lambent.algebra.term import Term, Terms, walk
-from lambent.graph.dim import Size, axes_in, axis, values_in
+from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
+from lambent.graph.dim import Size, axes_in, axis, value, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, bounds, maximum, minimum
+from lambent.kernel.kernel import Output
 from lambent.kernel.rewrite import assuming, steps
 from lambent.kernel.tile import Axis
 
+FAR = 1 << 40
 Literal = tuple[Term, bool]
 """A condition, and the value that it must have."""
 Void = Callable[[Term], bool]
@@ -44,8 +46,15 @@ class Range(NamedTuple):
 
 def needed(terms: Terms, t: Term, void: Void) -> frozenset[Literal]:
     """Literals without any of which the term is void: it is where their opposite is assumed."""
-    literals = [(c, wanted) for c in walk(t) if c.op == "less" for wanted in (False, True)]
+    conditions = [c for c in walk(t) if c.op in ("less", "eq")]
+    literals = [(c, wanted) for c in conditions for wanted in (False, True)]
     return frozenset((c, w) for c, w in literals if void(assuming(terms, {c: not w})(t)))
+
+
+def updates(terms: Terms, output: Output) -> frozenset[Literal]:
+    """Literals without any of which an element of the output keeps its value."""
+    kept = output.over, output.index
+    return needed(terms, output.term, lambda t: t.op == "in" and t.args == kept)
 
 
 def zero(t: Term) -> bool:
@@ -108,15 +117,31 @@ def _integers(dtype: DType) -> tuple[int, int]:
     return (-(2**24), 2**24) if dtype.itemsize >= 4 else (0, -1)
 
 
+def known_ahead(t: Term) -> Size | None:
+    """The value of an integer that no axis changes, kept far beyond all indices; or None."""
+    plain = t.dtype.is_integer and not t.free and not any(u.op in REDUCTIONS for u in walk(t))
+    return maximum(minimum(value(t), FAR), -FAR) if plain else None
+
+
+def _gaps(cond: Term, wanted: bool, extents: Mapping[int, Size], ahead: bool) -> tuple[Size, ...]:
+    """What must not be negative for cond to be `wanted`; nothing where this is not known."""
+    sides = [as_index(t, extents) for t in cond.kids]
+    if ahead:
+        pairs = zip(sides, cond.kids, strict=True)
+        sides = [known_ahead(t) if index is None else index for index, t in pairs]
+    left, right = sides
+    if left is None or right is None or (cond.op == "eq" and not wanted):
+        return ()
+    if cond.op == "eq":
+        return left - right, right - left
+    return (right - left - 1 if wanted else left - right,)
+
+
 def _slack(
-    cond: Term, wanted: bool, k: int, axes: Mapping[int, Axis], opened: frozenset[int]
+    gap: Size, k: int, axes: Mapping[int, Axis], opened: frozenset[int]
 ) -> tuple[int, Size, Size] | None:
-    """(step, low, high): cond is `wanted` where step · k + rest >= 0 for the index k of the loop;
-    rest lies between low and high over the tiles around. None where this is not known."""
-    left, right = (as_index(t, {i: a.extent for i, a in axes.items()}) for t in cond.kids)
-    if left is None or right is None:
-        return None
-    gap = right - left - 1 if wanted else left - right
+    """(step, low, high): the gap is step · k + rest for the index k of the loop, and rest lies
+    between low and high over the tiles around. None where this is not known."""
     linear = steps(gap)
     low = high = gap - sum(c * axis(i) for i, c in linear.items())
     step = linear.pop(k, 0)
@@ -131,22 +156,24 @@ def _slack(
 
 
 def ranges(
-    k: int, needs: Iterable[Literal], axes: Mapping[int, Axis], opened: frozenset[int]
-) -> list[Range]:
+    k: int, needs: Iterable[Literal], axes: Mapping[int, Axis], opened: frozenset[int],
+    ahead: bool = False,
+) -> list[Range]:  # fmt: skip
     """The pieces of the loop over axis k, inside the loops over `opened`.
 
     Args:
         needs: literals without any of which no goal of the loop has a contribution.
+        ahead: values that are known before the loop may bound it: `value(term)` in the pieces.
     """
     extent, tile = axes[k].extent, axes[k].tile
+    extents = {i: a.extent for i, a in axes.items()}
     known: dict[Term, bool] = {}
     starts, stops = list[Size]([0]), list[Size]([extent])  # where work begins and ends
     cleans, edges = list[Size](), list[Size]()  # where all hold from, and where no longer
     for cond, wanted in sorted(needs, key=lambda n: (n[0].id, n[1])):
-        slack = _slack(cond, wanted, k, axes, opened)
-        if slack is not None:
+        slacks = [_slack(gap, k, axes, opened) for gap in _gaps(cond, wanted, extents, ahead)]
+        for step, low, high in (slack for slack in slacks if slack is not None):
             known[cond] = wanted
-            step, low, high = slack
             if step > 0:
                 starts.append(-(high // step))
                 cleans.append(-(low // step))
@@ -156,6 +183,8 @@ def ranges(
     if not known:
         return [Range(0, extent, {})]
     start, stop = reduce(maximum, starts) // tile * tile, reduce(minimum, stops)
+    if tile == 1 and (starts[1:], stops[1:]) == (cleans, edges):
+        return [Range(start, stop, known)]
     clean, edge, pieces = start, stop, list[Range]()
     if cleans:
         clean = maximum(start, -(-reduce(maximum, cleans) // tile) * tile)

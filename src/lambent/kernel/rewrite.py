@@ -9,7 +9,7 @@ are whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -170,7 +170,7 @@ def split(kernel: Kernel) -> Split:
         return terms.reduce(t.op, names.values(), *kids)
 
     term = everywhere(terms, apart)
-    outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in kernel.outputs)
+    outputs = tuple(replace(o, term=term(o.term)) for o in kernel.outputs)
     return Split(Kernel(outputs, kernel.inputs, extents), twins, terms)
 
 
@@ -195,7 +195,7 @@ def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
         return parts.kernel
 
     term = everywhere(parts.terms, axes=names)
-    outputs = tuple(Output(o.buffer, o.index, term(o.term)) for o in parts.kernel.outputs)
+    outputs = tuple(replace(o, term=term(o.term)) for o in parts.kernel.outputs)
     extents = {a: n for a, n in parts.kernel.extents.items() if a not in names}
     return Kernel(outputs, parts.kernel.inputs, extents)
 

@@ -18,8 +18,8 @@ extent and a tile. Inside `For(i)` axis i stands for the indices origin … min(
 extent) − 1; an axis that no enclosing For loops is *whole*: it stands for all indices, and its
 tile is at least its extent's upper bound. Every axis that a value mentions is looped by an
 enclosing For or is whole, everywhere in the program. In `start` and `stop` an `axis(j)` means
-the current origin of the enclosing loop j; start is a multiple of the tile; `stop` only ends the
-loop, it never cuts a tile.
+the current origin of the enclosing loop j, and a `value(v)` is a scalar, in loops that are not
+parallel; start is a multiple of the tile; `stop` only ends the loop, it never cuts a tile.
 
 Index expressions are `Size`s over axes, symbols and `value(v)` atoms, where v is a `Ref` (a
 gathered index: an integer tile named by a Let). A Load outside of its buffer is legal and reads

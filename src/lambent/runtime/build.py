@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from lambent.backends.sizes import text
 from lambent.graph import dim
 from lambent.graph.dim import Atom, Size, declared, symbols_in
 from lambent.graph.prove import facts
+from lambent.runtime.donate import donated
 from lambent.runtime.memory import plan_memory
 from lambent.runtime.plan import Plan, check
 from lambent.runtime.program import Array, Manifest, Program, Slot
@@ -30,11 +32,13 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
     plan = replace(plan, load=(), weights=plan.weights | _loaded(plan, backend))
     check(plan)
     sources = _sources(plan)
-    assembly = assemble(plan)
+    plan, over = donated(plan) if backend.shares_memory else (plan, {})
+    assembly = assemble(plan, over)
     library = backend.assemble(assembly)
 
     def names(kind: str) -> list[str]:
-        return [name for name, place in assembly.places.items() if place.kind == kind]
+        found = [n for n, place in assembly.places.items() if place.kind == kind]
+        return [n for n in found if n not in over]
 
     def slots(kind: str) -> tuple[Slot, ...]:
         buffers = [plan.buffers[name] for name in names(kind)]
@@ -49,6 +53,7 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
         slots("output"),
         slots("weight"),
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
+        tuple((plan.inputs.index(name), number) for name, number in plan.donated),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         text(sum(assembly.blocks)),
         tuple(text(fact) for fact in facts() if symbols_in(fact) <= sources.keys()),
@@ -70,19 +75,23 @@ def _loaded(plan: Plan, backend: Backend) -> dict[str, Array]:
     return dict(build(first, backend, results)(**weights))
 
 
-def assemble(plan: Plan) -> Assembly:
-    """The steps of a plan for a backend, with places for all that they name."""
+def assemble(plan: Plan, over: Mapping[str, str] = {}) -> Assembly:
+    """The steps of a plan for a backend, with places for all that they name.
+
+    over: outputs in the memory of an input.
+    """
     memory = plan_memory(plan)
     written = {name for step in plan.steps for name in step.writes}
     needed = {name for step in plan.steps for name in step.reads}.union(plan.outputs)
     outside = {
         "input": plan.inputs,
-        "output": dict.fromkeys(name for name in plan.outputs if name in written),
+        "output": dict.fromkeys(n for n in plan.outputs if n in written and n not in over),
         "weight": [name for name in plan.weights if name in needed],
     }
     places = {name: Place("arena", *at) for name, at in memory.places.items()}
     for kind, names in outside.items():
         places |= {name: Place(kind, i) for i, name in enumerate(names)}
+    places |= {name: places[source] for name, source in over.items()}
     return Assembly(plan.steps, places, memory.blocks, tuple(_sources(plan)))
 
 

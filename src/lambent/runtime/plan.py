@@ -21,6 +21,7 @@ class Plan:
     load:    steps that read weights only; they run once and their results are kept as weights.
     buffers: by name, with shapes over the program's symbols, every buffer that is named anywhere.
     outputs: names in the order of the graph's outputs; a name may occur twice, or be an input's.
+    donated: (input, number of an output): the caller's array is to hold that output after a run.
     """
 
     steps: tuple[Step, ...]
@@ -29,6 +30,7 @@ class Plan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: dict[str, np.ndarray[Any, Any]]
+    donated: tuple[tuple[str, int], ...] = ()
 
 
 def check(plan: Plan) -> None:

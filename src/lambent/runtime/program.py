@@ -50,6 +50,7 @@ class Manifest:
              that is linear in it and in no later symbol.
     weights: that a run reads.
     results: for each output of the graph, ("output" | "input" | "weight", number).
+    donated: (input, result): the caller's array that holds the result after a run.
     form:    how outputs are returned: "one", "tuple", or the names of a dict.
     arena:   bytes of the arena. `facts` are sizes that must not be negative.
     """
@@ -62,6 +63,7 @@ class Manifest:
     outputs: Sequence[Slot]
     weights: Sequence[Slot]
     results: Sequence[tuple[str, int]]
+    donated: Sequence[tuple[int, int]]
     form: str | Sequence[str]
     arena: Text
     facts: Sequence[Text]
@@ -84,18 +86,22 @@ class Program:
 
         Args:
             arrays: every input by name: NumPy arrays or anything with DLPack in CPU memory, of the
-                input's dtype; they need not be contiguous. Nothing given is ever written to.
+                input's dtype; they need not be contiguous. Only donated ones are ever written to.
 
         Returns:
-            New NumPy arrays: one, or a tuple or dict as the graph's outputs were given.
+            NumPy arrays: one, or a tuple or dict as the graph's outputs were given. They are new,
+            but for outputs that have a donated input's memory.
 
         Raises:
             TypeError: a missing or unknown input, or one of another dtype.
-            ValueError: a shape that does not fit, a size out of range, inputs that disagree.
+            ValueError: a shape that does not fit, a size out of range, inputs that disagree; a
+                donated array that cannot be written in place.
         """
         m = self.manifest
         _check_names(m.inputs, arrays)
         given = [_as_array(slot, arrays[slot.name]) for slot in m.inputs]
+        if m.donated:
+            _check_donated(m, given, arrays)
         symbols, shapes, arena = self._sizes(*(a.shape for a in given))
         outputs = [
             np.empty(shape, _NUMPY[slot.dtype])
@@ -103,11 +109,16 @@ class Program:
         ]
         self._executable.run(given, outputs, self.weights, symbols, arena)
         pools = {"input": given, "output": outputs, "weight": self.weights}
+        taken = {result: given[i] for i, result in m.donated}
         results: list[Array] = []
-        for kind, i in m.results:
+        for n, (kind, i) in enumerate(m.results):
             array = pools[kind][i]
             fresh = kind == "output" and not any(array is r for r in results)
-            results.append(array if fresh else array.copy())
+            results.append(array if fresh or array is taken.get(n) else array.copy())
+        for n, array in taken.items():
+            if results[n] is not array:  # it could not be written in place
+                np.copyto(array, results[n])
+                results[n] = array
         if m.form == "one":
             return results[0]
         return tuple(results) if m.form == "tuple" else dict(zip(m.form, results, strict=True))
@@ -177,6 +188,29 @@ def _check_names(slots: Sequence[Slot], arrays: Mapping[str, Any]) -> None:
     if parts:
         takes = ", ".join(f"{slot.name}: {slot}" for slot in slots) or "no inputs"
         raise TypeError(f"{'; '.join(parts)}; the program takes {takes}")
+
+
+def _check_donated(m: Manifest, given: Sequence[Array], arrays: Mapping[str, Any]) -> None:
+    """See that donated arrays can be written in place, and share no memory with another input."""
+    owned = {i for i, _ in m.donated}
+    for i in owned:
+        slot, value = m.inputs[i], arrays[m.inputs[i].name]
+        view = value if isinstance(value, np.ndarray) else _foreign(slot, value, given[i].dtype)
+        copied = isinstance(value, (list, int, float, tuple)) or not (
+            given[i].size == 0 or np.may_share_memory(given[i], view)
+        )
+        if copied or not given[i].flags.writeable:
+            raise ValueError(
+                f"input {slot.name!r} is donated: it is written in place, so its array must be "
+                f"writable, contiguous and of {slot.dtype} in native order; give a copy"
+            )
+    spans = sorted((a.ctypes.data, a.ctypes.data + a.nbytes, i) for i, a in enumerate(given))
+    end, before = 0, -1
+    for start, stop, i in spans:
+        if start < min(end, stop) and not owned.isdisjoint((i, before)):
+            names = f"{m.inputs[before].name!r} and {m.inputs[i].name!r}"
+            raise ValueError(f"inputs {names} share memory, and one of them is donated")
+        end, before = max((end, before), (stop, i))
 
 
 def _as_array(slot: Slot, value: Any) -> Array:

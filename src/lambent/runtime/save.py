@@ -23,7 +23,7 @@ from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
 
 FORMAT = "lambent program"
-VERSION = 2
+VERSION = 3
 
 
 class LoadError(ValueError):

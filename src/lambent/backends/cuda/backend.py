@@ -67,6 +67,7 @@ class CudaBackend:
     """See `base.Backend`."""
 
     name = "cuda"
+    shares_memory = False
     default_schedule = staticmethod(schedule.default_schedule)
 
     def __init__(self, number: int = 0) -> None:

@@ -109,7 +109,9 @@ class _Machine:
 
     def loop(self, stmt: For) -> None:
         origins = {a: int(i[0]) for a, i in self.indices.items() if len(i)}
-        start, stop = (int(evaluate(e, self.symbols, origins)) for e in (stmt.start, stmt.stop))
+        ends = stmt.start, stmt.stop
+        values = {v: int(self.names[v.name].data) for e in ends for v in values_in(e)}
+        start, stop = (int(evaluate(e, self.symbols, origins, values)) for e in ends)
         whole = self.indices[stmt.axis]
         tile = self.program.axes[stmt.axis].tile
         for origin in range(start, stop, tile):

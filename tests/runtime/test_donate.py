@@ -1,0 +1,200 @@
+"""Donated inputs: an output in the caller's array, of which only what changes is written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lambent as lt
+from lambent.graph.tensor import Tensor
+
+H, S, D = 2, 9, 4
+FAR = (0, 4, S - 1, S, -1, -(2**31), 2**31 - 1)
+
+
+def cache() -> Tensor:
+    return lt.input("cache", (H, S, D))
+
+
+def position() -> Tensor:
+    return lt.input("pos", (1,), "int32")
+
+
+def updated(old: Tensor, tokens: int = 1) -> Tensor:
+    """old with new at pos, pos + 1, …"""
+    new, places, pos = lt.input("new", (H, tokens, D)), lt.iota(S), position()
+    if tokens == 1:
+        return lt.where((places == pos).unsqueeze(-1), new, old)
+    hits = (places.unsqueeze(-1) == pos + lt.iota(tokens)).unsqueeze(-1)
+    spread = (hits * new.unsqueeze(1)).sum(-2)
+    inside = (pos <= places).logical_and(places < pos + tokens)
+    return lt.where(inside.unsqueeze(-1), spread, old)
+
+
+def compiled(outputs: dict[str, Tensor], **donate: str) -> Any:
+    return lt.compile(outputs, donate=donate, budget=0.5, progress=False)
+
+
+def drawn(tokens: int = 1, seed: int = 0) -> tuple[Any, Any]:
+    r = np.random.default_rng(seed)
+    return (r.normal(size=(H, n, D)).astype(np.float32) for n in (S, tokens))
+
+
+def after(old: Any, new: Any, pos: int) -> Any:
+    want = old.copy()
+    for i in range(new.shape[1]):
+        if 0 <= pos + i < S:
+            want[:, pos + i] = new[:, i]
+    return want
+
+
+def in_place(program: Any) -> bool:
+    return any(kind == "input" for kind, _ in program.manifest.results)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_the_array_given_is_the_output(tokens: int) -> None:
+    program = compiled({"cache": updated(cache(), tokens)}, cache="cache")
+    assert in_place(program)
+    for pos in FAR[:5] if tokens > 1 else FAR:
+        old, new = drawn(tokens)
+        want = after(old, new, pos)
+        out = program(cache=old, new=new, pos=np.array([pos], np.int32))
+        assert out["cache"] is old
+        np.testing.assert_array_equal(old, want)
+
+
+def test_what_else_reads_the_input_sees_it_before() -> None:
+    old, new = cache(), updated(cache())
+    outputs = {"c": new, "before": (old * 2.0).sum(1), "after": (new * 3.0).sum(1)}
+    program = compiled(outputs, cache="c")
+    a, b = drawn()
+    want = after(a, b, 3)
+    sums = (2 * a).sum(1), (3 * want).sum(1)
+    out = program(cache=a, new=b, pos=np.array([3], np.int32))
+    assert out["c"] is a
+    np.testing.assert_array_equal(a, want)
+    np.testing.assert_allclose(out["before"], sums[0], rtol=1e-5)
+    np.testing.assert_allclose(out["after"], sums[1], rtol=1e-5)
+
+
+def test_what_cannot_be_written_in_place_is_copied() -> None:
+    """Neighbours read each other; the input itself is an output, too; nothing is to be done."""
+    x = lt.input("x", (6, 4))
+    a = np.arange(24, dtype=np.float32).reshape(6, 4)
+    turned, same, twice = lt.roll(x, 1, 0), x, x * 2.0
+    for outputs, wants in (
+        ({"y": turned}, {"y": np.roll(a, 1, 0)}),
+        ({"y": twice, "x": same}, {"y": 2 * a, "x": a}),
+        ({"y": same}, {"y": a}),
+        ({"y": twice, "z": twice}, {"y": 2 * a, "z": 2 * a}),
+    ):
+        given = a.copy()
+        out = compiled(outputs, x="y")(x=given)
+        assert out["y"] is given
+        for name, want in wants.items():
+            np.testing.assert_array_equal(out[name], want)
+        assert not any(np.shares_memory(v, given) for n, v in out.items() if n != "y")
+
+
+def test_a_saved_program_writes_in_place(tmp_path: Path) -> None:
+    compiled({"cache": updated(cache())}, cache="cache").save(tmp_path / "p.lambent")
+    old, new = drawn()
+    want = after(old, new, 2)
+    out = lt.load(tmp_path / "p.lambent")(cache=old, new=new, pos=np.array([2], np.int32))
+    assert out["cache"] is old
+    np.testing.assert_array_equal(old, want)
+
+
+def test_symbolic_sizes() -> None:
+    s = lt.Dim("donate_s", 1, 64)
+    old, new = lt.input("cache", (s, D)), lt.input("new", (1, D))
+    out = lt.where((lt.iota(s) == position()).unsqueeze(-1), new, old)
+    program = compiled({"c": out}, cache="c")
+    assert in_place(program)
+    for n, pos in ((1, 0), (5, 4), (64, 33), (7, 7)):
+        a, b = np.ones((n, D), np.float32), np.zeros((1, D), np.float32)
+        assert program(cache=a, new=b, pos=np.array([pos], np.int32))["c"] is a
+        assert [i for i in range(n) if not a[i].any()] == [pos] * (pos < n)
+
+
+ROWS_IN_PAGES = """
+import ctypes, mmap, sys
+import numpy as np
+import lambent as lt
+
+tokens, first, page = int(sys.argv[1]), int(sys.argv[2]), mmap.PAGESIZE
+rows, width = 8, page // 4
+old, new = lt.input("cache", (rows, width)), lt.input("new", (tokens, width))
+pos, places = lt.input("pos", (1,), "int32"), lt.iota(rows)
+hits = places.unsqueeze(-1) == pos + lt.iota(tokens)
+inside = (pos <= places).logical_and(places < pos + tokens)
+spread = (hits.unsqueeze(-1) * new).sum(1)
+out = lt.where(inside.unsqueeze(-1), spread, old)
+program = lt.compile({"c": out}, donate={"cache": "c"}, budget=0.5, progress=False)
+memory = mmap.mmap(-1, rows * page)
+cache = np.frombuffer(memory, np.float32).reshape(rows, width)
+cache[...] = 1
+protect = ctypes.CDLL(None, use_errno=True).mprotect
+for row in range(rows):
+    if not first <= row < first + tokens:
+        at = ctypes.c_void_p(cache[row].ctypes.data)
+        assert protect(at, ctypes.c_size_t(page), mmap.PROT_READ) == 0
+given = np.array([int(sys.argv[3])], np.int32)
+program(cache=cache, new=np.zeros((tokens, width), np.float32), pos=given)
+print([row for row in range(rows) if not cache[row].any()])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are protected by mprotect")
+@pytest.mark.parametrize(("tokens", "allowed", "pos"), [(1, 5, 5), (3, 2, 2), (1, 5, 6)])
+def test_only_its_own_rows_are_written(tokens: int, allowed: int, pos: int) -> None:
+    """Every row is a page, and the pages of the others cannot be written."""
+    command = [sys.executable, "-c", ROWS_IN_PAGES, *map(str, (tokens, allowed, pos))]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if allowed == pos:
+        assert done.stdout.strip() == str([*range(pos, pos + tokens)]), done.stderr
+    else:  # the test can tell
+        assert done.returncode < 0
+
+
+# ---- refused ---------------------------------------------------------------------------------
+
+
+def test_refused_when_compiled() -> None:
+    x, y = lt.input("x", (3, 4)), lt.input("y", (3, 4), "int32")
+    outputs = {"a": x * 2.0, "b": (x * 3.0).sum(0), "c": y + 1}
+    for donate, message in (
+        ({"z": "a"}, "no such input; there are: x, y"),
+        ({"x": "d"}, "no such output; there are: 0, 1, 2, a, b, c"),
+        ({"x": "b"}, r"the input is float32\[3, 4\], the output float32\[4\]"),
+        ({"y": "a"}, r"the input is int32\[3, 4\], the output float32\[3, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compiled(outputs, **donate)
+    two = {"a": x + lt.input("x2", (3, 4))}
+    with pytest.raises(ValueError, match="another input is donated"):
+        compiled(two, x="a", x2="a")
+
+
+def test_refused_when_called() -> None:
+    x, y = lt.input("x", (3, 4)), lt.input("y", (3, 4))
+    program = lt.compile([x + y, y * 2.0], donate={"x": 0}, budget=0.5, progress=False)
+    whole = np.ones((6, 8), np.float32)
+    fixed = np.ones((3, 4), np.float32)
+    fixed.flags.writeable = False
+    good = np.ones((3, 4), np.float32)
+    for bad in (whole[::2, ::2], whole.T[:3, :4], fixed, good.astype(">f4"), good.tolist()):
+        with pytest.raises(ValueError, match="'x' is donated: it is written in place"):
+            program(x=bad, y=good)
+    for other in (good, good.reshape(-1)[::-1][::-1].reshape(3, 4)):
+        with pytest.raises(ValueError, match="share memory"):
+            program(x=good, y=other)
+    assert program(x=good, y=whole[3:, :4])[0] is good

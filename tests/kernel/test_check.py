@@ -124,7 +124,7 @@ MUTANTS: dict[str, tuple[Callable[[], TileProgram], Rewrite, str]] = {
     "a bound of an axis that is not open": (
         product,
         on(For, lambda f: replace(f, stop=axis(2)) if f.axis == 2 else f),
-        "open loops alone",
+        "open loops",
     ),
     "a loop in its own loop": (
         product,

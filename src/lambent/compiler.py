@@ -129,26 +129,22 @@ def _donated(
     donate: Mapping[str, int | str], tensors: Sequence[Tensor], form: str | tuple[str, ...]
 ) -> tuple[tuple[str, int], ...]:
     """(input, number of its output) of every donated input."""
+    names = (*range(len(tensors)), *(() if isinstance(form, str) else form))
+    outputs = {name: (i % len(tensors), tensors[i % len(tensors)]) for i, name in enumerate(names)}
     inputs = {n.name: n for n in topo([t.node for t in tensors]) if n.op == "input"}
-    numbers: dict[int | str, int] = {i: i for i in range(len(tensors))}
-    if not isinstance(form, str):
-        numbers |= {name: i for i, name in enumerate(form)}
-    found: dict[str, int] = {}
+    for what, given, known in (("input", donate, inputs), ("output", donate.values(), outputs)):
+        for name in given:
+            if name not in known:
+                there = ", ".join(map(str, known))
+                raise ValueError(f"compile: donate: no {what} {name!r}; there are: {there}")
+    found = {name: outputs[output][0] for name, output in donate.items()}
     for name, output in donate.items():
-        what = f"compile: donate={{{name!r}: {output!r}}}"
-        if name not in inputs:
-            raise ValueError(f"{what}: no such input; there are: {', '.join(inputs)}")
-        if output not in numbers:
-            raise ValueError(f"{what}: no such output; there are: {', '.join(map(str, numbers))}")
-        source, t = inputs[name], tensors[numbers[output]]
-        if (source.shape, source.dtype) != (t.shape, t.dtype):
+        n, t = inputs[name], outputs[output][1]
+        if (n.shape, n.dtype) != (t.shape, t.dtype) or [*found.values()].count(found[name]) > 1:
             raise ValueError(
-                f"{what}: the input is {source.dtype}{list(source.shape)}, the output "
-                f"{t.dtype}{list(t.shape)}; they must have one shape and dtype"
+                f"compile: donate: {output!r} is {t}, {name!r} is {n}; each output takes the "
+                "memory of one input of its shape and dtype"
             )
-        if numbers[output] in found.values():
-            raise ValueError(f"{what}: another input is donated to this output, too")
-        found[name] = numbers[output]
     return tuple(found.items())
 
 

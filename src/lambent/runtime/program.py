@@ -196,21 +196,18 @@ def _check_donated(m: Manifest, given: Sequence[Array], arrays: Mapping[str, Any
     for i in owned:
         slot, value = m.inputs[i], arrays[m.inputs[i].name]
         view = value if isinstance(value, np.ndarray) else _foreign(slot, value, given[i].dtype)
-        copied = isinstance(value, (list, int, float, tuple)) or not (
-            given[i].size == 0 or np.may_share_memory(given[i], view)
-        )
-        if copied or not given[i].flags.writeable:
+        ours = given[i].size == 0 or np.may_share_memory(given[i], view)
+        if not (ours and given[i].flags.writeable and hasattr(value, "__dlpack__")):
             raise ValueError(
                 f"input {slot.name!r} is donated: it is written in place, so its array must be "
                 f"writable, contiguous and of {slot.dtype} in native order; give a copy"
             )
-    spans = sorted((a.ctypes.data, a.ctypes.data + a.nbytes, i) for i, a in enumerate(given))
     end, before = 0, -1
-    for start, stop, i in spans:
-        if start < min(end, stop) and not owned.isdisjoint((i, before)):
+    for start, size, i in sorted((a.ctypes.data, a.nbytes, i) for i, a in enumerate(given)):
+        if start < end and size and not owned.isdisjoint((i, before)):
             names = f"{m.inputs[before].name!r} and {m.inputs[i].name!r}"
             raise ValueError(f"inputs {names} share memory, and one of them is donated")
-        end, before = max((end, before), (stop, i))
+        end, before = max((end, before), (start + size, i))
 
 
 def _as_array(slot: Slot, value: Any) -> Array:

@@ -361,7 +361,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
     uses = Counter(k for c in reached for k in set(space.best[c].kids))
-    wanted += [c for c in reached if uses[c] > 1 and space.compute(c)]
+    shared = [c for c in reached if uses[c] > 1 and space.compute(c)]
+    wanted += [c for c in shared if space.cost[c] > space.prices.launch]
     by_factors = {
         f: (c, k)
         for c, sets in products.items()

@@ -262,6 +262,17 @@ def integers(dtype: DType) -> Kernel:
     return b.kernel()
 
 
+def remainders(dtype: DType, *by: int) -> Kernel:
+    """Floored remainders by constants, some of them powers of two."""
+    b = Build()
+    i, j = b.axes(6, 21)
+    x = b.load("X", i, j, dtype=dtype)
+    for n in by:
+        out = f"by{n}".replace("-", "_")
+        b.out(out, b.t.binary("mod", x, b.c(n, dtype=dtype)), i, j)
+    return b.kernel()
+
+
 def casts() -> Kernel:
     b = Build()
     i, j = b.axes(14, 30)
@@ -396,6 +407,10 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "integers_u8": lambda: integers(uint8),
     "integers_i32": lambda: integers(int32),
     "integers_i64": lambda: integers(int64),
+    "remainders_i8": lambda: remainders(int8, 1, 16, 64, 5, -4),
+    "remainders_u8": lambda: remainders(uint8, 1, 16, 128, 255, 7),
+    "remainders_i32": lambda: remainders(int32, 1, 4096, 1 << 30, 10, -16),
+    "remainders_i64": lambda: remainders(int64, 2, 1 << 40, 1000),
     "casts": casts,
     "chain": chain,
     "self_product": self_product,

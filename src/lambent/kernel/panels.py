@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 from lambent.algebra.term import Buffer, Term, Terms, walk
@@ -96,6 +97,7 @@ def _cut(values: tuple[S, ...], dim: int, outer: S, inner: S) -> tuple[S, ...]:
     return (outer, *values[:dim], *values[dim + 1 :], inner)
 
 
+@lru_cache(1 << 14)
 def within(e: Size, i: int, count: int) -> Size:
     """The expression while axis i passes `count` indices, the first of which is a multiple of it.
 

@@ -114,7 +114,10 @@ def mapped(v: Map, args: Sequence[Expr]) -> Expr:
         if compares:
             return _truth(text, vector)
         return Expr(text if vector else f"({t}){text}", t, vector)
-    by = v.args[-1]
-    if op == "mod" and t in FLOATS and isinstance(by, Lit) and by.value == 1:
+    n = v.args[1].value if op == "mod" and isinstance(v.args[1], Lit) else 0
+    if t in FLOATS and n == 1:
         return Expr(f"({texts[0]} - __builtin_elementwise_floor({texts[0]}))", t, vector)  # exact
+    if t not in FLOATS and 0 < n == int(n) & -int(n):  # a power of two
+        low = written(Expr(_integer(int(n) - 1, t), t, False), t, vector)
+        return Expr(f"({t if not vector else f'v{t}'})({texts[0]} & {low})", t, vector)
     return Expr(f"{'v' if vector else ''}{op}_{t}({', '.join(texts)})", t, vector)

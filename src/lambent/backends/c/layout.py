@@ -48,11 +48,6 @@ def slope(size: Size, i: int) -> Size | None:
     return None if i in index_axes(step) | index_axes(rest) else step
 
 
-@lru_cache(1 << 14)
-def _step(size: Size, i: int, lanes: int) -> Size | None:
-    return slope(within(size, i, lanes), i)
-
-
 class Layout:
     """The choices for one program; made once, before any text."""
 
@@ -119,7 +114,7 @@ class Layout:
         """The slope along an axis inside of any vector: those of a tile start at its multiples."""
         a = self.program.axes[i]
         starts = i not in self.looped or a.tile % self.lanes == 0
-        return _step(flat, i, self.lanes) if starts else slope(flat, i)
+        return slope(within(flat, i, self.lanes) if starts else flat, i)
 
     def near(self, v: ir.Value) -> frozenset[int]:
         """The axes along which a Load or a Ref has its neighbours in memory."""
@@ -186,10 +181,8 @@ class Layout:
         return math.prod(self.count[i] for i in axes)
 
     def _width(self, i: int | None) -> float:
-        """Vectors per element along an axis."""
-        if i is None:
-            return 1.0
-        n = self.count[i]
+        """Vectors per element along an axis, if there is one."""
+        n = 1 if i is None else self.count[i]
         return -(-n // self.lanes) / n
 
     def cost(self, v: ir.Value, lane: int | None) -> float:

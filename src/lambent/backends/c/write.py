@@ -119,12 +119,10 @@ def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> N
     def rows(then: Callable[[Cells], None]) -> None:
         if (i := block.rows) is None:
             return then([{}])
-        heights = block.heights
-        down = partial(out.pieces, i, heights, 1, lambda at, _: then([{i: x} for x in at]))
+        down = partial(out.pieces, i, block.heights, 1, lambda at, _: then([{i: x} for x in at]))
         out.nest(block.outer, None, down)
 
-    def columns(then: Callable[[list[Local], str | None], None]) -> None:
-        out.pieces(lane, (block.vectors * w, w), w, then)
+    columns = partial(out.pieces, lane, (block.vectors * w, w), w)
 
     def one(rows: Cells, at: list[Local], tail: str | None) -> None:
         cells = [row | {lane: x} for row in rows for x in at]
@@ -148,14 +146,15 @@ def reduced(out: Emitter, v: Reduce) -> Expr:
     lane = layout.lane(v.arg, axes, frozenset())
     if lane is None:
         return across(out, v, [{}], None, None)[0]
-    acc = _start(out, v, CHAINS, True)
+    chains = max(1, min(CHAINS, layout.count[lane] // out.lanes))
+    acc = _start(out, v, chains, True)
 
     def piece(at: list[Local], tail: str | None) -> None:
         for e, x in zip(acc, at, strict=False):
             with out.at({lane: x}, lane, tail):
                 _combine(out, v, e, tail)
 
-    along = partial(out.pieces, lane, (CHAINS * out.lanes, out.lanes), out.lanes, piece)
+    along = partial(out.pieces, lane, (chains * out.lanes, out.lanes), out.lanes, piece)
     out.nest([i for i in axes if i != lane], None, along)
     function = f"{v.op}_{acc[0].t}"
     total = reduce(lambda x, y: f"vr{function}({x}, {y})", (e.text for e in acc))

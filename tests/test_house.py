@@ -24,6 +24,7 @@ STAGES = (
     "optim",
     "frontends",
     "text",
+    "training",
     "cli",
 )
 BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150

@@ -212,6 +212,7 @@ if TYPE_CHECKING:
     from lambent.frontends.torch import from_torch
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
+    from lambent.training.trainer import Trainer
 
 __all__ = [
     "DType",
@@ -219,6 +220,7 @@ __all__ = [
     "Program",
     "Refused",
     "Tensor",
+    "Trainer",
     "Undecided",
     "abs",
     "acos",
@@ -414,6 +416,7 @@ __all__ = [
 
 _LATER = {
     "Program": "lambent.runtime.program",
+    "Trainer": "lambent.training.trainer",
     "compile": "lambent.compiler",
     "evaluate": "lambent.backends.reference.graph",
     "from_onnx": "lambent.frontends.onnx.build",

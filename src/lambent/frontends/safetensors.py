@@ -7,6 +7,9 @@ checked against the file before an array is made, and arrays are views of the ma
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import numpy as np
 from lambent.frontends.files import load_config, parse_object
 from lambent.graph.dtypes import as_dtype
 
-__all__ = ["load_safetensors"]
+__all__ = ["load_safetensors", "save_safetensors"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,6 +59,33 @@ def load_safetensors(path: str | Path) -> dict[str, Array]:
     if not path.is_file():
         raise FileNotFoundError(f"load_safetensors: no file {path}")
     return _sharded(path) if path.suffix == ".json" else _file(path)
+
+
+def save_safetensors(path: str | Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays by name. The file is replaced whole or not at all, also if the machine stops.
+
+    Raises:
+        TypeError: a dtype that the format or lambent lacks.
+        OSError: the file cannot be written.
+    """
+    path, header, end = Path(path), {}, 0
+    names = {dtype: name for name, dtype in _DTYPES.items()}
+    for key, array in arrays.items():
+        if array.dtype not in names:
+            raise TypeError(f"save_safetensors: {key!r} is {array.dtype}; cast it")
+        place = [end, end + array.nbytes]
+        header[key] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": place}
+        end += array.nbytes
+    told = json.dumps(header).encode()
+    told += b" " * (-len(told) % 8)  # the data starts aligned
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        file.write(len(told).to_bytes(8, "little") + told)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def _sharded(index: Path) -> dict[str, Array]:

@@ -1,0 +1,1 @@
+"""Training: the loop around a program that is forward, backward and step at once."""

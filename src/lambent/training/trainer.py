@@ -1,0 +1,182 @@
+"""Trainer: compiles one program of forward, backward and step, and feeds it batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from lambent.compiler import compile
+from lambent.frontends.safetensors import load_safetensors, save_safetensors
+from lambent.functional.operands import cast
+from lambent.graph.autograd import grad
+from lambent.graph.dtypes import as_dtype
+from lambent.graph.tensor import Tensor, input
+from lambent.nn.module import Module
+from lambent.optim.optimizer import STEP, Optimizer, clip_by_global_norm
+from lambent.optim.schedules import Schedule
+from lambent.training.records import Records
+
+Array = np.ndarray[Any, Any]
+Loss = Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]
+CALLS = "trainer:calls"
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Trainer:
+    """Trains a Module by a loss.
+
+    Args:
+        model: its floating weights are the parameters; they change when `fit` returns.
+        loss: gets the model, the batch by name, and the number of updates made (int64, shape (), to
+            be the `step` of `lambent.random`), and returns a scalar.
+        optimizer, lr: see `lambent.optim`.
+        batch: an example of a batch: arrays by name. All batches have these shapes and dtypes.
+        clip: the most that the norm of all gradients together may be.
+        folder: where metrics and checkpoints go; without it there are none.
+        options: of `lambent.compile`.
+
+    Raises:
+        ValueError, TypeError: what `grad`, `Optimizer.step` and `compile` refuse.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        loss: Loss,
+        optimizer: Optimizer,
+        lr: Tensor | float | Schedule,
+        batch: Mapping[str, Array],
+        *,
+        clip: float | None = None,
+        folder: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        copy, params = model.trainable()
+        given = {n: input(n, a.shape, as_dtype(a.dtype)) for n, a in batch.items()}
+        state = optimizer.state(params)
+        value = loss(copy, given, state[STEP])
+        grads = grad(value, params)
+        metrics = {"loss": value}
+        if clip is not None:
+            grads, metrics["norm"] = clip_by_global_norm(grads, clip)
+        new, after = optimizer.step(params, grads, state, lr)
+        if shared := sorted({*metrics, *given} & {*new, *after}):
+            raise ValueError(f"Trainer: parameters and batch share the names {', '.join(shared)}")
+        self.model, self.calls = model, 0
+        self._params, self._metrics = list(params), list(metrics)
+        arrays = {n: a for n, a in model.state_dict().items() if n in params}
+        self._held: dict[str, Array] = arrays | optimizer.start(arrays)
+        self._folder = None if folder is None else Path(folder)
+        wide = {n: cast(x, "float32") for n, x in metrics.items()}
+        self.program = compile(wide | new | after, **options)
+
+    def fit(
+        self,
+        batches: Iterable[Mapping[str, Array]],
+        steps: int,
+        *,
+        every: int = 0,
+        progress: bool = True,
+    ) -> list[float]:
+        """Train until so many batches were seen, those before a `resume` included.
+
+        Args:
+            batches: from the first on; a resumed run skips those that it has seen, so equal batches
+                give equal results to the last bit.
+            every: batches between checkpoints; one is written at the end in any case, and at
+                Ctrl-C, which then goes on as KeyboardInterrupt.
+
+        Returns:
+            The losses of this run.
+
+        Raises:
+            FloatingPointError: the loss or a parameter is no longer finite: names the step and the
+                first bad value. What was before that step is kept and saved.
+            TypeError, ValueError: a batch that the program refuses.
+        """
+        losses = []
+        records = Records(self._folder) if self._folder else None
+        try:
+            with _bar(steps, progress) as show:
+                for batch in itertools.islice(batches, self.calls, steps):
+                    start = time.perf_counter()
+                    metrics = self._step(batch)
+                    losses.append(metrics["loss"])
+                    seconds = {"seconds": time.perf_counter() - start}
+                    if records:
+                        records.add(self.calls, metrics | seconds)
+                    show(self.calls, metrics)
+                    if self._folder and every and self.calls % every == 0:
+                        self.save(self._folder / CHECKPOINT)
+        finally:
+            self.model.load_state_dict(self.model.state_dict() | self.arrays())
+            if self._folder:
+                self.save(self._folder / CHECKPOINT)
+        return losses
+
+    def arrays(self) -> dict[str, Array]:
+        """The parameters as they are now, by path."""
+        return {n: self._held[n] for n in self._params}
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters, state and the number of batches seen into one safetensors file."""
+        save_safetensors(path, self._held | {CALLS: np.array(self.calls, np.int64)})
+
+    def resume(self, path: str | Path) -> None:
+        """Go on from a file of `save`, to the last bit.
+
+        Raises:
+            FileNotFoundError, ValueError: no such file; a damaged one; one of another model or
+                optimizer, with the first names that differ.
+        """
+        found = {n: np.array(a) for n, a in load_safetensors(path).items()}
+        calls = found.pop(CALLS, None)
+        faults = [f"{n} is missing" for n in self._held if n not in found]
+        faults += [f"{n} is unknown" for n in found if n not in self._held]
+        faults += [
+            f"{n} is {found[n].dtype}{list(found[n].shape)}, not {a.dtype}{list(a.shape)}"
+            for n, a in self._held.items()
+            if n in found and (found[n].dtype, found[n].shape) != (a.dtype, a.shape)
+        ]
+        if calls is None or faults:
+            why = "; ".join(faults[:5]) or f"it has no {CALLS}"
+            raise ValueError(f"{path} is no checkpoint of this model and optimizer: {why}")
+        self._held, self.calls = found, int(calls)
+        self.model.load_state_dict(self.model.state_dict() | self.arrays())
+
+    def _step(self, batch: Mapping[str, Array]) -> dict[str, float]:
+        out = self.program(**self._held, **batch)
+        metrics = {n: float(out.pop(n)) for n in self._metrics}
+        bad = [n for n, v in metrics.items() if not math.isfinite(v)]
+        bad += [n for n, a in out.items() if not np.isfinite(a).all()]
+        if bad:
+            raise FloatingPointError(
+                f"Trainer: at batch {self.calls} {bad[0]} is not finite (of {len(bad)} such "
+                "values); the parameters before it are kept. A smaller learning rate, `clip`, or "
+                "a look at this batch may help"
+            )
+        self._held, self.calls = out, self.calls + 1
+        return metrics
+
+
+@contextmanager
+def _bar(steps: int, shown: bool) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """A progress bar on standard error."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not shown) as bar:
+        task: TaskID = bar.add_task("train", total=steps)
+
+        def show(done: int, metrics: Mapping[str, float]) -> None:
+            told = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            bar.update(task, completed=done, description=told)
+
+        yield show

@@ -8,11 +8,12 @@ from test_enumerate import PRICES
 import lambent as lt
 from lambent.algebra.egraph import saturate
 from lambent.algebra.term import walk
-from lambent.backends.base import get
+from lambent.backends.base import Calibration, get
 from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.search.enumerate import enumerate_kernels
+from lambent.search.model import likely_time
 
 HEADS, WIDTH = 3, 16
 
@@ -57,3 +58,20 @@ def test_parts_are_right_at_ragged_lengths(plan: dict[str, Kernel]) -> None:
             assert [o.status for o in outcomes] == ["ok"] * 4, (s, outcomes)
     finally:
         batch.close()
+
+
+def test_processors_without_a_task_move_no_bytes() -> None:
+    (kernel,) = (
+        c.kernel
+        for c in enumerate_kernels(
+            saturate([lt.input("x", (4, 1 << 20)).sum(1).node], part=0), PRICES
+        ).candidates
+    )
+    program = lower(kernel, get("cpu").default_schedule(kernel))
+    rates = {"float32": 1e18}
+    times = [
+        likely_time(program, Calibration("d", 128, rates, ((1 << 60, 1e12),), 0.0, rates | more))
+        for more in ({"read": 1e12 / 128}, {})
+    ]
+    moved = 4 * (1 << 22) / 1e12
+    assert times[0] - times[1] == pytest.approx(moved * (128 / 4 - 1), rel=0.01)

@@ -227,15 +227,27 @@ def _written_out(terms: Terms, t: Term) -> Term:
 
 
 def _choice(terms: Terms, t: Term) -> Term:
-    """mask(c, x) + mask(not c, y) → select(c, x, y);  x + (−1)·y → x − y"""
+    """mask(c, x) + mask(not c, y) → select(c, x, y), also in a longer sum;  x + (−1)·y → x − y"""
     for x, y in (t.kids, t.kids[::-1]):
-        if x.op == y.op == "mask" and y.kids[0].op == "not" and y.kids[0].kids[0] is x.kids[0]:
-            return terms.make("select", (), (*x.kids, y.kids[1]), t.dtype)
+        if chosen := _select(terms, x, y):
+            return chosen
+        for z, more in (x.kids, x.kids[::-1]) if x.op == "add" else ():
+            if chosen := _select(terms, z, y):
+                return terms.binary("add", more, chosen)
         if y.op == "mul":
             for c, z in (y.kids, y.kids[::-1]):
                 if c.op == "const" and c.args == (-1, 0):
                     return terms.binary("sub", x, z)
     return t
+
+
+def _select(terms: Terms, x: Term, y: Term) -> Term | None:
+    """The choice that two masks of opposite conditions make."""
+    if x.op == y.op == "mask":
+        for (c, a), (d, b) in ((x.kids, y.kids), (y.kids, x.kids)):
+            if d.op == "not" and d.kids[0] is c:
+                return terms.make("select", (), (c, a, b), x.dtype)
+    return None
 
 
 def two_groups(

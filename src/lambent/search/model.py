@@ -66,8 +66,15 @@ class _Model:
         tasks, body = 1, self.program.body
         while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
             tasks, body = tasks * self.trips(body[0].axis), body[0].body
-        rounds = -(-tasks // self.calibration.threads)
+        threads = self.calibration.threads
+        rounds = -(-tasks // threads)
+        moved /= self.share(min(tasks, threads))
         return rounds * (self.body(body) + TASK) + moved + self.calibration.launch
+
+    def share(self, busy: int) -> float:
+        """Of the memory's bandwidth what so many cores reach, the others idle."""
+        alone = self.calibration.one.get("read", math.inf)
+        return min(1.0, busy * alone / self.calibration.levels[-1][1])
 
     def trips(self, i: int) -> int:
         a = self.program.axes[i]
@@ -162,8 +169,8 @@ class _Model:
         return known or rate(self.calibration, dtype) / self.calibration.threads
 
     def lanes(self, dtype: DType) -> float:
-        """Elements a second of one core in simple vector operations."""
-        return self.rate(dtype) / 2
+        """Elements a second of one core in simple vector operations: matrix units do none."""
+        return self.rate(dtype.compute) / 2
 
 
 def _space(v: Value) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from interpreted import needs_triton
 from kernels import CASES, SYMBOLIC, Build
 
-from lambent.backends.cuda.schedule import default_schedule
+from lambent.backends.cuda.schedule import default_schedule, guesses
 from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda
 from lambent.backends.triton.render import Rendered, render
 from lambent.backends.triton.text import PRELUDE
@@ -105,3 +105,22 @@ def test_large_buffers_are_indexed_in_64_bits() -> None:
 def test_a_tile_beyond_all_registers_is_refused() -> None:
     with pytest.raises(ValueError, match="a tile of 1048576 elements"):
         rendered(product(4096), Schedule(((0, 1024), (1, 1024), (2, 64)), (0, 1), 2))
+
+
+def test_a_limit_is_one_operation_and_keeps_nan() -> None:
+    b = Build()
+    (i,) = b.axes(64)
+    x, four = b.load("A", i), b.c(4)
+    above = b.t.binary("less", four, x)
+    inside = b.t.binary("mask", b.t.unary("not", above), x)
+    b.out("C", b.add(b.c(1), b.t.binary("mask", above, four), inside), i)
+    exact = "propagate_nan=tl.PropagateNan.ALL"
+    assert f"1.0 + tl.minimum(4.0, A_tile, {exact})" in rendered(b.kernel()).source
+
+
+def test_products_with_few_rows_are_guessed_to_read_much_at_once() -> None:
+    b = Build()
+    i, j, k = b.axes(4, 4096, 4096)
+    x, y = b.load("A", i, k, dtype=bfloat16), b.load("B", j, k, dtype=bfloat16)
+    b.out("C", b.sum(k, b.mul(x, y)), i, j)
+    assert {dict(s.tiles)[2] for s in guesses(b.kernel(), 90)} == {64, 128, 256}

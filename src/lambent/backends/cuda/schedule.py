@@ -37,15 +37,16 @@ FOLDS: tuple[Guess, ...] = tuple(
     (("rows", rows), ("streamed", streamed), ("num_warps", warps), ("num_stages", stages), *more)
     for rows, streamed, warps, stages, more in (
         (128, 128, 4, 2, (("descriptors", 1), ("specialize", 1))),
-        (128, 64, 4, 2, (("descriptors", 1),)),
-        (128, 128, 8, 2, (("descriptors", 1),)),
-        (128, 64, 8, 3, (("descriptors", 1),)),
-        (128, 64, 4, 3, (("backwards", 1), ("descriptors", 1))),
+        (128, 64, 4, 3, (("backwards", 1),)),
+        (128, 128, 8, 3, (("backwards", 1),)),
+        (128, 128, 4, 3, (("descriptors", 1),)),
+        (256, 64, 8, 3, (("backwards", 1),)),
         (128, 128, 8, 2, (("backwards", 1), ("descriptors", 1))),
-        (64, 64, 4, 3, (("descriptors", 1),)),
-        (128, 64, 4, 2, (("descriptors", 1), ("specialize", 1))),
+        (128, 64, 4, 2, (("descriptors", 1),)),
+        (128, 128, 4, 3, (("backwards", 1),)),
+        (256, 64, 8, 3, (("backwards", 1), ("descriptors", 1))),
+        (128, 64, 8, 3, (("descriptors", 1),)),
         (128, 64, 4, 2, ()),
-        (128, 64, 8, 3, (("backwards", 1),)),
     )
 )  # fmt: skip
 """What served kernels that stream one product's result into another: tiles by role, and options."""
@@ -61,9 +62,22 @@ SQUARES: tuple[Guess, ...] = tuple(
     )
 )  # fmt: skip
 """The same for products of matrices."""
+THIN = 16  # rows or columns; a product with no more of them waits for the other operand's bytes
+STREAMS: tuple[Guess, ...] = tuple(
+    (("rows", outer), ("columns", outer), ("contracted", contracted), ("num_warps", warps),
+     ("num_stages", stages), *more)
+    for outer, contracted, warps, stages, more in (
+        (128, 128, 4, 3, ()),
+        (64, 256, 4, 3, ()),
+        (128, 128, 4, 3, (("descriptors", 1),)),
+        (32, 256, 4, 4, ()),
+        (256, 128, 8, 2, ()),
+    )
+)  # fmt: skip
+"""The same for products with few rows or columns: tiles that keep many bytes on the way."""
 WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
 FIRST = {"rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64}
-BYTES = 8192  # of a contracted operand's tile row that a first guess loads at once
+FILLED = 64  # results at once, where lanes are fewer: rows make them up
 
 
 def compiler_options(schedule: Schedule) -> dict[str, int]:
@@ -80,7 +94,9 @@ def default_schedule(kernel: Kernel) -> Schedule:
 def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
     """What is worth trying before anything is known of a kernel, the first guess first."""
     s = Structure(kernel)
-    known = FOLDS if s.contracts and _folded(s) else SQUARES if _square(s) else ()
+    known: tuple[Guess, ...] = ()
+    if s.contracts:
+        known = FOLDS if _folded(s) else STREAMS if _thin(s) else SQUARES if _square(s) else ()
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
     return list(dict.fromkeys(_guess(s, w) for w in [{}, *wishes]))
 
@@ -98,9 +114,11 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
             tiles[i] = min(wish.get(role, FIRST.get(role, 1)), pow2(s.most[i]))
     _share(s, tiles, ("rows",), wish.get("rows", 128))
     _share(s, tiles, ("columns",), wish.get("columns", 128))
-    _share(s, tiles, ("contracted",), 256 if _folded(s) else 64)
+    _share(s, tiles, ("contracted",), 256 if _folded(s) else wish.get("contracted", 64))
     _share(s, tiles, ("lane",), 1024)
     _share(s, tiles, ("reduced",), 16384)
+    for i in s.of("row")[:1] if s.of("lane") and not s.contracts else ():
+        tiles[i] = min(pow2(s.most[i]), max(tiles[i], FILLED // _covered(s, tiles, "lane")))
     for twin, i in s.twins.items():  # one tile serves both names
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
             tiles[i] = s.most[i]
@@ -124,6 +142,11 @@ def _folded(s: Structure) -> bool:
 def _square(s: Structure) -> bool:
     """Whether rows and columns of a product are the innermost of the grid."""
     return [s.roles[i] for i in s.order[-2:]] == ["rows", "columns"]
+
+
+def _thin(s: Structure) -> bool:
+    """Whether a product has few rows or few columns."""
+    return min(math.prod(s.sizes[i] for i in s.of(role)) for role in ("rows", "columns")) <= THIN
 
 
 def _covered(s: Structure, tiles: dict[int, int], role: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
+from lambent.kernel.tile import Lit, Map
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
@@ -36,3 +37,16 @@ def _selected(args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
         return infix("&", args[0], args[1], dims, dtype)
     zero = Tile("0.0" if dtype.startswith("float") else "0", (), dtype)
     return call("tl.where", [*args, *([] if len(args) == 3 else [zero])], dims, dtype)
+
+
+def limiting(v: Map) -> str | None:
+    """What a select does that limits x to a constant: `c if x < c else x`. NaN stays NaN.
+
+    At 0 the greater one is not always the same zero.
+    """
+    match v.args:
+        case (Map(op="less", args=(a, b)), Lit(value=c) as limit, x) if (
+            v.dtype.is_float and c and c == c and {a, b} == {limit, x}
+        ):
+            return "tl.maximum" if b == limit else "tl.minimum"
+    return None

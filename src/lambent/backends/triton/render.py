@@ -17,12 +17,13 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.triton.maps import mapped
+from lambent.backends.triton.maps import limiting, mapped
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
     PRELUDE,
     Tile,
+    call,
     cast,
     infix,
     literal,
@@ -325,6 +326,9 @@ class _Renderer:
             inner = NAMES[v.args[0].dtype.compute.name]
             small = inner == "int64" and {a.dtype for a in args} == {"int32"}
             return mapped(v.op, [a if small else a.to(inner) for a in args], dims, dtype)
+        if v.op == "select" and (function := limiting(v)):
+            exact = ", propagate_nan=tl.PropagateNan.ALL"
+            return call(function, [a.to(dtype) for a in args[1:]], dims, dtype, exact)
         first = 1 if v.op in ("mask", "select") else 0
         return mapped(v.op, args[:first] + [a.to(dtype) for a in args[first:]], dims, dtype)
 
@@ -438,7 +442,7 @@ class _Renderer:
 
     def scaled(self, v: Value) -> tuple[float | None, Value]:
         """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
-        given = self.lets.get(v.name) if isinstance(v, Ref) else None
+        given = self.lets.get(v.name) if isinstance(v, Ref) else v
         match given:
             case Map(op="mul", args=(Lit(value=c), x), dtype=dtype) if dtype.is_float and c > 0:
                 inner, found = self.scaled(x)

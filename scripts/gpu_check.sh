@@ -3,7 +3,8 @@
 #
 #   scripts/gpu_check.sh wheels    where there is a network: fetch into .whl what such a machine lacks
 #   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
-#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp
+#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp;
+#                                  BUDGET: seconds for each search, instead of each group's own
 #
 # The machine brings its own Python 3.12 with PyTorch, Triton >= 3.6, cuda-bindings and pytest.
 set -u
@@ -38,7 +39,7 @@ timed() { # name, seconds for each search, most seconds in all, rows (regular ex
   shift 3
   [[ " $groups " == *" $name "* ]] || return
   echo "== $name"
-  timeout "$most" $lambent bench --suite cuda "$@" --budget "$budget" --against "$AGAINST" \
+  timeout "$most" $lambent bench --suite cuda "$@" --budget "${BUDGET:-$budget}" --against "$AGAINST" \
     --save "$out/$name.json" >"$out/$name.txt" 2>>"$out/log.txt" || tail -5 "$out/log.txt"
   grep -hE ", errors |: failed: " "$out/log.txt" | tail -6 | cut -c1-500
   cat "$out/$name.txt"

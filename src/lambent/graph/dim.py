@@ -132,15 +132,15 @@ def declared(atom: str) -> Symbol:
     return _SYMBOLS[atom.partition("/")[0]]
 
 
-def symbol_range(atom: str) -> tuple[int, int]:
-    """Least and greatest value of a declared symbol's atom."""
-    symbol = declared(atom)
-    return symbol.low // symbol.multiple, symbol.high // symbol.multiple
+def symbol_range(name: str) -> tuple[int, int]:
+    """Least and greatest value of a declared symbol, or of its atom `name/multiple`."""
+    symbol, unit = declared(name), int(name.partition("/")[2] or 1)
+    return symbol.low // unit, symbol.high // unit
 
 
-def symbol_hint(atom: str) -> int:
-    """The value of the atom at the size that the search tunes for."""
-    return declared(atom).hint // declared(atom).multiple
+def symbol_hint(name: str) -> int:
+    """The size that the search tunes for, of a declared symbol or of its atom."""
+    return declared(name).hint // int(name.partition("/")[2] or 1)
 
 
 # ---- expressions -----------------------------------------------------------------------------

@@ -64,7 +64,8 @@ def asinh(x: Tensor) -> Tensor:
     size = abs(x)
     c = clip(size, 0.0, 1e4)
     near = log1p(c + c * c / ((c * c + 1.0).sqrt() + 1.0))
-    return _signed(where(size > 1e4, log(size) + LN2, near), x)
+    far = size > 1e4
+    return _signed(where(far, log(where(far, size, 1.0)) + LN2, near), x)  # no log 0, as in atan
 
 
 @in_compute_dtype

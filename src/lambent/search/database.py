@@ -4,7 +4,8 @@ A measurement is kept under everything that it depends on: the kernel's canonica
 shapes and ranges of symbols), its schedule, the sizes it was measured at, the device (its key names
 processor, threads, compiler, flags and libraries) and the version of our own sources that lower,
 render, verify and time (so the state of the caches while timing is part of it). All of that but the
-schedule is hashed to `what`, the schedule is `how`; a chosen plan is kept likewise, its `how` empty.
+schedule is hashed to `what`, the schedule is `how`; a chosen plan is kept likewise, its `how`
+empty.
 Every result is committed when it is known. A file of another schema is rebuilt, a corrupt one set
 aside; where none can be used memory stands in, with one warning: it costs time, never a result.
 """

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.dtypes import DType, bool_
+from lambent.graph.dtypes import bool_
 from lambent.graph.node import Node, above, make, topo
+from lambent.graph.products import fill, product, scaled
 from lambent.graph.tensor import Tensor, describe, elementwise, view
-from lambent.graph.views import Shape
 
 K = TypeVar("K")
 Row: TypeAlias = Callable[[Node, Tensor, int], Tensor]
@@ -89,7 +89,7 @@ def _adjoints(loss: Tensor, params: set[Node]) -> dict[Node, Tensor]:
     """The gradient by each node between the loss and the params."""
     smooth = [n for n in topo([loss.node]) if n.dtype.is_float and not _stops(n)]
     active = above(smooth, lambda n: n in params)
-    found = {loss.node: _fill(1.0, loss.dtype, ())} if loss.node in active else {}
+    found = {loss.node: fill(1.0, loss.dtype, ())} if loss.node in active else {}
     for n in reversed(active):
         for i, s in enumerate(n.srcs):
             if n in found and s in active:
@@ -105,27 +105,20 @@ def _stops(n: Node) -> bool:
 # ---- primitives ------------------------------------------------------------------------------
 
 
-def _fill(value: core.Scalar, dtype: DType, shape: Shape) -> Tensor:
-    """A number, repeated."""
-    return view("expand", view("reshape", core.scalar(value, dtype), (1,) * len(shape)), shape)
-
-
-def _mul(x: Tensor, *ys: Tensor | float) -> Tensor:
-    for y in ys:
-        x = elementwise("mul", x, y if isinstance(y, Tensor) else _fill(y, x.dtype, x.shape))
-    return x
-
-
 def _spread(x: Tensor, axis: int, size: Size) -> Tensor:
     """x repeated along a new axis."""
+    y, scale = scaled(x)
     before, after = x.shape[:axis], x.shape[axis:]
-    return view("expand", view("reshape", x, (*before, 1, *after)), (*before, size, *after))
+    if y is None:
+        return fill(scale, x.dtype, (*before, size, *after))
+    out = view("expand", view("reshape", y, (*before, 1, *after)), (*before, size, *after))
+    return product(out, scale)
 
 
 def _sum(x: Tensor, axis: int) -> Tensor:
     if x.shape[axis] != 0:
         return core.reduction("sum_reduce", x, axis)
-    return _fill(0.0, x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :]))
+    return fill(0.0, x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
 def _recip(x: Tensor) -> Tensor:
@@ -138,36 +131,36 @@ def _source(n: Node, i: int = 0) -> Tensor:
 
 def _cos(x: Tensor) -> Tensor:
     """1 − 2 sin²(x/2), whose argument is exact."""
-    s = elementwise("sin", _mul(x, 0.5))
-    return elementwise("add", _fill(1.0, x.dtype, x.shape), _mul(s, s, -2.0))
+    s = elementwise("sin", product(x, 0.5))
+    return elementwise("add", fill(1.0, x.dtype, x.shape), product(s, s, -2.0))
 
 
 def _mod(n: Node, g: Tensor, i: int) -> Tensor:
     """x mod y = x − y·⌊x/y⌋, where the floor is taken for constant."""
     if i == 0:
         return g
-    floored = elementwise("add", _mul(_source(n), -1.0), Tensor(n))
-    return _mul(g, floored, _recip(_source(n, 1)))
+    floored = elementwise("add", product(_source(n), -1.0), Tensor(n))
+    return product(g, floored, _recip(_source(n, 1)))
 
 
 def _hits(n: Node) -> Tensor:
     """Where the operand of a maximum attains it (or the maximum is NaN)."""
     x = _source(n)
     below = elementwise("less_than", x, _spread(Tensor(n), n.attr, x.shape[n.attr]))
-    return elementwise("less_than", below, _fill(True, bool_, x.shape))
+    return elementwise("less_than", below, fill(True, bool_, x.shape))
 
 
 def _ties(n: Node) -> Tensor:
     """How many elements attain a maximum, counted through maxima of maxima."""
     if n.op != "max_reduce":
-        return _fill(1.0, n.dtype, n.shape)
-    return core.reduction("sum_reduce", _mul(_hits(n), _ties(n.srcs[0])), n.attr)
+        return fill(1.0, n.dtype, n.shape)
+    return core.reduction("sum_reduce", product(_hits(n), _ties(n.srcs[0])), n.attr)
 
 
 def _max(n: Node, g: Tensor, i: int) -> Tensor:
     """All that attain the maximum share equally, also where it is taken one axis after another."""
-    share = _spread(_mul(g, _recip(_ties(n))), n.attr, n.srcs[0].shape[n.attr])
-    return _mul(_hits(n), _mul(share, _ties(n.srcs[0])))
+    share = _spread(product(g, _recip(_ties(n))), n.attr, n.srcs[0].shape[n.attr])
+    return product(_hits(n), product(share, _ties(n.srcs[0])))
 
 
 # ---- views -----------------------------------------------------------------------------------
@@ -232,13 +225,13 @@ def _pads(n: Node, g: Tensor, i: int) -> Tensor:
 
 
 GRADIENTS: dict[str, Row] = {
-    "log2": lambda n, g, i: _mul(g, _recip(_source(n)), 1 / math.log(2)),
-    "exp2": lambda n, g, i: _mul(g, Tensor(n), math.log(2)),
-    "sin": lambda n, g, i: _mul(g, _cos(_source(n))),
-    "sqrt": lambda n, g, i: _mul(g, _recip(Tensor(n)), 0.5),
-    "recip": lambda n, g, i: _mul(g, Tensor(n), Tensor(n), -1.0),
+    "log2": lambda n, g, i: product(g, _recip(_source(n)), 1 / math.log(2)),
+    "exp2": lambda n, g, i: product(g, Tensor(n), math.log(2)),
+    "sin": lambda n, g, i: product(g, _cos(_source(n))),
+    "sqrt": lambda n, g, i: product(g, _recip(Tensor(n)), 0.5),
+    "recip": lambda n, g, i: product(g, Tensor(n), Tensor(n), -1.0),
     "add": lambda n, g, i: g,
-    "mul": lambda n, g, i: _mul(_source(n, 1 - i), g),
+    "mul": lambda n, g, i: product(_source(n, 1 - i), g),
     "mod": _mod,
     "sum_reduce": lambda n, g, i: _spread(g, n.attr, n.srcs[0].shape[n.attr]),
     "max_reduce": _max,

@@ -29,7 +29,7 @@ STAGES = (
 )
 BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150
 # Where the budgets are not met yet: these may only fall.
-CORE_SO_FAR = 6142
+CORE_SO_FAR = 6030
 BACKEND_SO_FAR = {"c": 1005}
 CORE = ("graph", "algebra", "kernel", "search", "runtime", "compiler.py")
 COMPILER = ("algebra", "kernel", "backends", "search", "runtime", "compiler.py")
@@ -93,11 +93,12 @@ def test_a_stage_imports_only_stages_before_it() -> None:
 
 def test_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     size = {s: sum(code_lines(p.read_text()) for p in files(s)) for s in STAGES}
-    core = sum(size[s] for s in CORE)
+    autograd = code_lines((ROOT / "graph" / "autograd.py").read_text())
+    core = sum(size[s] for s in CORE) - autograd  # which has a budget of its own
     with capsys.disabled():
         print(f"\ncore {core} of {BUDGET} lines: " + ", ".join(f"{s} {n}" for s, n in size.items()))
     assert core <= CORE_SO_FAR
-    assert code_lines((ROOT / "graph" / "autograd.py").read_text()) <= AUTOGRAD_BUDGET
+    assert autograd <= AUTOGRAD_BUDGET
     for backend in sorted(p for p in (ROOT / "backends").iterdir() if p.is_dir()):
         lines = sum(code_lines(p.read_text()) for p in backend.rglob("*.py"))
         assert lines <= BACKEND_SO_FAR.get(backend.name, BACKEND_BUDGET), backend.name

@@ -6,6 +6,7 @@ code was compiled for, and says so.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zipfile
@@ -64,6 +65,10 @@ def load(path: str | os.PathLike[str]) -> Program:
     except BackendError as error:
         raise LoadError(f"{path}: {error}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an offset in the file that is none
+            raise
         raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise LoadError(f"{path}: a part of the program is missing or wrong: {error}") from None

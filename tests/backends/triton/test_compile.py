@@ -18,7 +18,7 @@ from lambent.kernel.tile import Schedule
 
 BYTES = b"\x7fELF"  # both formats are ELF files
 TARGETS = {"sm_80": cuda(80), "sm_90": cuda(90), "sm_100": cuda(100), "gfx942": GFX942}
-n = Dim("compile_n", 1, 1 << 16)
+n = Dim("triton_n", 1, 1 << 16)
 
 
 def rendered(kernel: Kernel, schedule: Schedule | None = None) -> Rendered:
@@ -58,19 +58,19 @@ def test_a_product_reads_well() -> None:
         r.source.removeprefix(PRELUDE)
         == """\
 @triton.jit
-def kernel(C, A, B, compile_n):
+def kernel(C, A, B, triton_n):
     pid = tl.program_id(0)
     pid_1 = pid % 16
     pid = pid // 16
     pid_0 = pid
     pid = pid_0 * 16 + pid_1
     first = pid // (16 * 8) * 8
-    high = tl.minimum(((compile_n + 127) // 128) - first, 8)
+    high = tl.minimum(((triton_n + 127) // 128) - first, 8)
     pid_0 = first + pid % (16 * 8) % high
     pid_1 = pid % (16 * 8) // high
     o0 = pid_0 * 128
     i0 = o0 + tl.arange(0, 128)
-    v0 = i0 < compile_n
+    v0 = i0 < triton_n
     o1 = pid_1 * 256
     i1 = o1 + tl.arange(0, 256)
     acc1 = tl.full((128, 256), 0.0, tl.float32)
@@ -82,7 +82,7 @@ def kernel(C, A, B, compile_n):
     tl.store(C + i0[:, None] * 4096 + i1[None, :], acc1.to(tl.bfloat16), mask=v0[:, None])
 """
     )
-    assert r.signature == {"C": "*bf16", "A": "*bf16", "B": "*bf16", "compile_n": "i32"}
+    assert r.signature == {"C": "*bf16", "A": "*bf16", "B": "*bf16", "triton_n": "i32"}
 
 
 def test_names_do_not_clash() -> None:

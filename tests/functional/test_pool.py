@@ -57,9 +57,10 @@ def test_max_pool_is_pytorchs(c: dict[str, Any]) -> None:
     if any(n == 0 for n in x.shape):
         return
     x = x.round()  # so that some are equal
-    want = TORCH_MAX[c["rank"]](x, *args, return_indices=True)[1]
+    most, want = TORCH_MAX[c["rank"]](x, *args, return_indices=True)
     (got,) = ours(lambda x: pool.max_pool_indices(c["rank"], x, *args), x)
-    np.testing.assert_array_equal(got, want)
+    seen = np.isfinite(np.asarray(most))  # a window of padding alone has no place
+    np.testing.assert_array_equal(got[seen], np.asarray(want)[seen])
 
 
 @settings(max_examples=80, deadline=None)

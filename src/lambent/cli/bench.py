@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
     if not suite:
         if not names:
             raise UserError("lambent bench: name an example, or a suite with --suite cpu")
-        return [Row(name, lambda name=name: example(name)) for name in names]  # type: ignore[misc]
+        return [Row(name, partial(example, name)) for name in names]
     rows = SUITES[choose("suite", suite, SUITES)]
     found = [row for row in rows if not names or any(n in row.name for n in names)]
     if not found:

@@ -18,8 +18,6 @@ from lambent.cli.cuda_works import SUITE, Work
 from lambent.cli.output import console, number, print_json, say, table
 
 REPEATS = 30
-ERROR = 2e-2
-"""Largest error allowed: the norm of the difference over the norm of the float32 result."""
 
 
 def bench_suite(

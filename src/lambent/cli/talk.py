@@ -90,7 +90,7 @@ def _program(
     return program, True
 
 
-def sampling(**given: float) -> Sampling:
+def sampling(**given: Any) -> Sampling:
     """The options of `Sampling` by name.
 
     Raises:
@@ -99,7 +99,7 @@ def sampling(**given: float) -> Sampling:
     from lambent.text.sampling import Sampling
 
     try:
-        return Sampling(**given)  # type: ignore[arg-type]
+        return Sampling(**given)
     except ValueError as error:
         raise UserError(str(error)) from None
 

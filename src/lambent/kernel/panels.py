@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from lambent.algebra.term import Buffer, Term, Terms, walk
-from lambent.graph.dim import Size, axes_in, axis
+from lambent.graph.dim import Atom, Size, axes_in, axis
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import everywhere
@@ -105,14 +105,9 @@ def within(e: Size, i: int, count: int) -> Size:
     """
     if i not in axes_in(e):
         return e
-    return substitute(
-        e,
-        lambda a: (
-            0
-            if a.kind == "div"
-            and a.args[0] == axis(i)
-            and isinstance(a.args[1], int)
-            and a.args[1] % count == 0
-            else None
-        ),
-    )
+
+    def still(a: Atom) -> Size | None:
+        by = a.args[-1] if a.kind == "div" and a.args[0] == axis(i) else None
+        return 0 if isinstance(by, int) and by % count == 0 else None
+
+    return substitute(e, still)

@@ -11,7 +11,6 @@ from typing import Any
 from lambent.algebra.egraph import Saturated, count_programs
 from lambent.algebra.segments import Instance, Segment
 from lambent.backends.base import Backend, Calibration
-from lambent.graph.dim import representative
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.show import show
@@ -109,8 +108,7 @@ def _instances(instances: Sequence[Instance], keys: Sequence[str]) -> list[dict[
 
 
 def _stored(b: Buffer) -> dict[str, Any]:
-    size = math.prod(map(representative, b.shape)) * b.dtype.itemsize
-    return {"name": b.name, "shape": _shape(b.shape), "dtype": b.dtype.name, "bytes": size}
+    return {"name": b.name, "shape": _shape(b.shape), "dtype": b.dtype.name, "bytes": b.bytes}
 
 
 def _shape(shape: Sequence[Any]) -> list[int | str]:

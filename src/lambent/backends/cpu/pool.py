@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lambent.graph.dim import Size, terms_of
+from lambent.graph.dim import Atom, Size, terms_of
 
 RUNTIME = r"""
 #include <pthread.h>
@@ -198,12 +198,11 @@ void lambent_time(int k, void *const *buf, int width, int copies, int first, con
 def size_text(size: Size, names: Sequence[str]) -> str:
     """A C expression (int64) of a size; symbol `names[i]` is `size[i]`."""
 
-    def atom(a: object) -> str:
-        kind, args = a.kind, a.args  # type: ignore[attr-defined]
-        if kind == "symbol":
-            return f"size[{list(names).index(args[0])}]"
-        call = {"div": "lp_floordiv", "min": "lp_min", "max": "lp_max"}[kind]
-        return f"{call}({size_text(args[0], names)}, {size_text(args[1], names)})"
+    def atom(a: Atom) -> str:
+        if a.kind == "symbol":
+            return f"size[{list(names).index(a.args[0])}]"
+        call = {"div": "lp_floordiv", "min": "lp_min", "max": "lp_max"}[a.kind]
+        return f"{call}({', '.join(size_text(e, names) for e in a.args)})"
 
     parts = [
         "*".join([f"{c}LL", *(atom(a) for a, power in product for _ in range(power))])

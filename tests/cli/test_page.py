@@ -30,14 +30,16 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Brows
     opened.close()
 
 
-pytestmark = pytest.mark.xdist_group("page")  # a second process would recall what one searched
+pytestmark = pytest.mark.xdist_group("page")  # one browser for all of them
 
 
 @pytest.fixture(scope="module")
-def small_program() -> Any:
-    """A real one: two kernels or more, tuned for a moment."""
+def small_program(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A real one: two kernels or more, searched for a moment, with nothing remembered."""
     x, w = lt.input("x", (48, 64)), lt.weight("w", np.ones((64, 32), np.float32))
-    return lt.compile((x @ w).softmax(-1), budget=1.5, progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return lt.compile((x @ w).softmax(-1), budget=1.5, progress=False)
 
 
 def kernel(number: int) -> dict[str, Any]:

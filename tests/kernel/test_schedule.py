@@ -45,6 +45,17 @@ def test_products_get_enough_tasks(size: int) -> None:
     assert 8 <= tasks(matmul(m=size, n=size, k=size)) <= 1000
 
 
+def test_large_buffers_are_read_ahead_and_written_past_the_caches() -> None:
+    def options(rows: int) -> dict[str, int]:
+        b = Build()
+        i, j, k = b.axes(rows, 1024, 1024)
+        total = b.sum(k, b.load("X", i, k))
+        b.out("Y", b.mul(b.load("X", i, j), total), i, j)
+        return dict(default_schedule(b.kernel()).options)
+
+    assert options(4096) == {"ahead": 1, "stream": 1} and options(64) == {}
+
+
 def test_roles_are_structural() -> None:
     assert moves(matmul()).roles == {0: "rows", 1: "columns", 2: "contracted"}
     assert moves(batched()).roles[0] == "batch"

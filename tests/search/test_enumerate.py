@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graphs import GRAPHS, attention, matmul, mlp, residuals, softmax
 
+import lambent as lt
 from lambent.algebra.egraph import ClassRef, EClass, ENode, Root, Saturated, Stats, saturate
 from lambent.algebra.term import Buffer, walk
 from lambent.backends.reference.kernel import evaluate
@@ -94,6 +95,14 @@ def test_softmax_in_one_pass_over_the_statistics() -> None:
     c = found(softmax())
     alone = [k for k in c.candidates if c.stored[k.root].output and not k.leaves]
     assert any("fold" in str(k.kernel.outputs[0].term) for k in alone)
+
+
+def test_a_value_that_two_operands_need_is_made_once() -> None:
+    """Beside the one-pass form: the exponentials that are summed are also those that are scaled."""
+    c = found(lt.softmax(lt.input("x", (4096, 1024)), -1))
+    made = [k.kernel.outputs[0].term for k in c.candidates if c.stored[k.root].output]
+    ops = [[t.op for t in walk(term)] for term in made]
+    assert any(o.count("exp2") == 1 and o.count("max") == 1 and "fold" not in o for o in ops)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -25,7 +25,7 @@ from typing import Any
 
 from lambent.algebra.term import REDUCTIONS, Term, walk
 from lambent.graph.dim import Size, axes_in, representative
-from lambent.kernel.kernel import Kernel
+from lambent.kernel.kernel import Buffer, Kernel
 from lambent.kernel.panels import dims
 from lambent.kernel.rewrite import bound, factors, free_axes, split, steps, two_groups
 from lambent.kernel.tile import Schedule
@@ -64,6 +64,7 @@ TILES: dict[str, tuple[int, ...]] = {
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
 OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1), "rows_first": (0, 1)}
 PANELS = (16, 24, 32, 64)
+LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
@@ -97,6 +98,8 @@ class Structure:
         self.near = self.contiguous()
         marks = [mark for t in self.terms if t.op in REDUCTIONS for mark in self.marks(t)]
         self.contracts = any(mark == "contracted" for mark, _ in marks)
+        touched = {"ahead": kernel.inputs, "stream": [o.buffer for o in outputs]}
+        self.beyond = tuple(name for name, some in touched.items() if any(map(_large, some)))
         self.bound = frozenset(every).difference(*map(free_axes, outputs))
         marks += [("near", self.near), ("bound", self.bound)]
         marks += [("beside", frozenset(every))] if self.contracts else []
@@ -138,6 +141,10 @@ class Structure:
         """Axes of these roles, innermost in the outputs first."""
         found = [i for i, r in self.roles.items() if r in roles]
         return sorted(found, key=lambda i: -self.rank[i])
+
+
+def _large(b: Buffer) -> bool:
+    return b.dtype.itemsize * math.prod(map(representative, b.shape)) >= LARGE
 
 
 def outermost_first(index: Size) -> list[int]:
@@ -189,8 +196,9 @@ def default_schedule(kernel: Kernel) -> Schedule:
             tiles[i] = s.most[i]
             kept.add(i)
     first = _balanced(s, tiles, kept)
-    cut = s.contracts and dims(kernel, PANELS[0])
-    return replace(first, options=(("panel", PANELS[0]),)) if cut else first
+    options = [("panel", PANELS[0])] if s.contracts and dims(kernel, PANELS[0]) else []
+    options += [(name, 1) for name in s.beyond if not s.contracts]
+    return replace(first, options=tuple(options))
 
 
 def _even(size: int, tile: int, step: int) -> int:
@@ -244,6 +252,7 @@ def moves(kernel: Kernel) -> Moves:
         knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
     if widths := [w for w in PANELS if dims(kernel, w)]:
         knobs["options", "panel"] = (0, *widths)
+    knobs.update((("options", name), (0, 1)) for name in s.beyond)
     return Moves(s.roles, knobs)
 
 

@@ -206,15 +206,20 @@ class _Search:
             self.basic(k)
             cut = k in self.loads and not self.space.weights(c)
             kids.append(self.loads[k] if cut else next(iter(self.table[k].values())))
-        leaves, reductions, parts = self.leaf(alt.args[0]) if alt.op == "in" else 0, 0, 0
+        body = self.made(c, alt, kids, basic=True)
+        self.table[c] = {(body.leaves, body.reductions): body}
+
+    def made(self, c: int, alt: Alt, kids: Sequence[Body], basic: bool = False) -> Body:
+        """The body of these operands, numbered."""
+        leaves, parts = self.leaf(alt.args[0]) if alt.op == "in" else 0, 0
+        reductions = self.reduction(c, alt)
         for b in kids:
             leaves, reductions = leaves | b.leaves, reductions | b.reductions
             parts |= b.parts
-        reductions |= self.reduction(c, alt)
         work = self.shared(parts) + self.own(c, alt)
-        body = Body(c, alt, tuple(kids), leaves, reductions, parts, work, basic=True)
+        body = Body(c, alt, tuple(kids), leaves, reductions, parts, work, basic)
         self.number(body)
-        self.table[c] = {(leaves, reductions): body}
+        return body
 
     def reduction(self, c: int, alt: Alt) -> int:
         return self.reduction_bit[self.space.family[c]] if alt.op in REDUCTIONS else 0
@@ -301,6 +306,58 @@ class _Search:
             elif not beaten:
                 self.capped.add(c)
         return kept
+
+    def settled(self, body: Body) -> Body:
+        """The body with each class made as is least work beside all the others.
+
+        Operands were chosen apart, so that two of them may make one value in two ways.
+        """
+        for b in _below(body):
+            if b.alt is None:
+                continue
+            rest = {x.cls: x for x in _below(body, without=b)}
+            others = sum(1 << x.uid for x in rest.values())
+            least, best = self.shared(b.parts & ~others) / SAME, b
+            for alt in self.space.alts[b.cls]:
+                kids = [rest[k] if k in rest else self.beside(k, alt, others) for k in alt.kids]
+                able = [k for k in kids if k is not None]
+                if len(able) < len(kids) or any(x.cls == b.cls for x in _below(*able)):
+                    continue
+                new = self.made(b.cls, alt, able)
+                extra = self.shared(new.parts & ~others)
+                if extra < least and new.leaves & ~body.leaves == 0:
+                    least, best = extra, new
+            if best is not b:
+                whole = self.replaced(body, b, best, {})
+                return self.settled(whole)
+        return body
+
+    def beside(self, c: int, alt: Alt, others: int) -> Body | None:
+        """The least that an operand of a reduction takes beside other parts."""
+        made = self.table[c].values() if alt.op in REDUCTIONS else ()
+        return min(made, key=lambda b: (self.shared(b.parts & ~others), b.uid), default=None)
+
+    def replaced(self, body: Body, old: Body, new: Body, done: dict[int, Body]) -> Body:
+        """A body with another in the place of one of its parts."""
+        if body is old or body.alt is None:
+            return new if body is old else body
+        if body.uid not in done:
+            kids = [self.replaced(k, old, new, done) for k in body.kids]
+            same = all(x is y for x, y in zip(kids, body.kids, strict=True))
+            done[body.uid] = body if same else self.made(body.cls, body.alt, kids)
+        return done[body.uid]
+
+
+def _below(*roots: Body, without: Body | None = None) -> list[Body]:
+    """The bodies that some are made of, these first, each once."""
+    found: dict[int, Body] = {}
+    todo = list(reversed(roots))
+    while todo:
+        b = todo.pop()
+        if b.uid not in found and b is not without:
+            found[b.uid] = b
+            todo.extend(b.kids)
+    return list(found.values())
 
 
 # ---- kernels ---------------------------------------------------------------------------------
@@ -392,6 +449,8 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
         ]
         if space.item[stored.cls] != root:  # another buffer of the class: copying is one more
             bodies.append(search.loads[stored.cls])
+        settled = [replace(search.settled(b), basic=False) for b in bodies]
+        bodies += [s for s, b in zip(settled, bodies, strict=True) if s.uid != b.uid]
         for body in bodies:
             kernel = builder.kernel(stored, body)
             if kernel is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,18 @@ from lambent.graph.dtypes import (
     int64,
     uint8,
 )  # fmt: skip
-from lambent.kernel.tile import Accumulate, Dot, For, Let, Reduce, Store, TileProgram, Value, Var
+from lambent.kernel.tile import (
+    Accumulate,
+    Dot,
+    For,
+    Let,
+    Reduce,
+    Schedule,
+    Store,
+    TileProgram,
+    Value,
+    Var,
+)  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 NATIVE = for_cpu(detect().arch, detect().vector_bytes)
@@ -526,6 +538,24 @@ def test_other_vector_widths_give_the_same(run: Library, narrow_and_wide: list[L
                 x, y = x.astype(float), y.astype(float)
                 scale = max(1.0, float(np.abs(np.nan_to_num(y)).max(initial=0)))
                 np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-5 * scale, err_msg=name)
+
+
+def test_past_the_caches_and_ahead_of_the_next_task_the_same_is_computed(run: Library) -> None:
+    """To the bit, at lengths whose rows are aligned and not; each kernel says it in its text."""
+    names = ("softmax_rows", "layernorm_rows", "gelu", "transpose")
+    schedule = Schedule(**opts(ahead=1, stream=1))
+    programs = {name: replace(run.programs[name], schedule=schedule) for name in names}
+    texts = [Renderer(p, "k", NATIVE).text() for p in programs.values()]
+    assert all("stn_f32" in text for text in texts)
+    assert ["prefetch" in text for text in texts] == [True, True, False, False]
+    library = Library(programs, NATIVE)
+    for name, p in programs.items():
+        for n in (0, 1, 40, 43, 256):
+            (out,) = (tuple(evaluate(e, at(n)) for e in o.buffer.shape) for o in p.kernel.outputs)
+            shapes = [tuple(evaluate(e, at(n)) for e in b.shape) for b in p.kernel.inputs]
+            given = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
+            x, y = (made(name, given, [out], at(n))[0] for made in (run, library))
+            np.testing.assert_array_equal(x, y, err_msg=f"{name} at {n}")
 
 
 def test_scratch_is_counted() -> None:

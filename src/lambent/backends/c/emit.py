@@ -77,6 +77,8 @@ class Emitter:
         unit: dict[int, Local] = dict.fromkeys(layout.unit, Local("0"))
         self.stack = [Scope(unit, [], {}, barrier=True)]
         self.scratch = 0  # bytes of the tiles
+        self.step: int | None = None  # the axis along which the next task's part is fetched ahead
+        self.again = frozenset[str]()  # of these buffers
         self._serial = 0
 
     # ---- lines and loops ----
@@ -270,6 +272,14 @@ class Emitter:
         self.line(f"{head}for (i64 z = 0; z < {live}; z++) {name}[z] = {one};")
         return Expr(name, t, True)
 
+    def _prefetch(self, v: Load, i: int) -> None:
+        """Ask for what the next task along an axis will read in this place."""
+        here = self.origin[i]
+        self.origin[i] = f"({here} + {self.layout.program.axes[i].tile})"
+        flat = self.size(self.layout.place(v).flat, self.scope.idx)
+        self.line(f"__builtin_prefetch({self.pointers[v.buffer]} + {flat});")
+        self.origin[i] = here
+
     def _load(self, v: Load, lane: int | None) -> Expr:
         code, pointer, place = CODES[v.dtype.name], self.pointers[v.buffer], self.layout.place(v)
         idx, tail = self.scope.idx, self.scope.tail
@@ -287,6 +297,8 @@ class Emitter:
         vector, (rest, last, extent) = "", place.border or (0, 0, 0)
         if lane is not None and self.layout.step(place.flat, lane) == 1:
             vector = fetch(self.size(place.flat, idx))
+            if v.buffer in self.again and self.step is not None:
+                self._prefetch(v, self.step)
         elif lane is not None and lane not in index_axes(rest) and slope(last, lane) == 1:
             first = self.fresh("e")  # a vector where all of its lanes are inside
             self.line(f"const i64 {first} = {self.size(last, idx)};")

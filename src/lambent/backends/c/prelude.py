@@ -121,13 +121,15 @@ NUMBER(f32, MAXN, FMAX) NUMBER(f64, MAXN, FMAX) NUMBER(i8, MAXI, MAXI) NUMBER(i1
 NUMBER(i32, MAXI, MAXI) NUMBER(i64, MAXI, MAXI) NUMBER(u8, MAXI, MAXI)
 #define ANY(N) PAIR(r##N, m, OR) FN m h##N##_m(vm x) { return __builtin_reduce_or(x); }
 ANY(sum) ANY(max) ANY(fmax)
-// Of a storage code: loads and stores of whole vectors, of the first n lanes, of one element.
+// Of a storage code: loads and stores of vectors, past the caches, of the first n lanes, of one.
 #define ACCESS(C, M, V, T, LOAD, STORE, GET, PUT) \
   typedef V w##C __attribute__((aligned(sizeof(M)), may_alias)); \
   FN v##T ld_##C(const M *p) { V x = *(const w##C *)p; return LOAD; } \
   CALL v##T ldt_##C(const M *p, i64 n) { V x = 0; \
     for (int i = 0; i < LANES; i++) if (i < n) x[i] = p[i]; return LOAD; } \
   FN void st_##C(M *p, v##T x) { *(w##C *)p = STORE; } \
+  FN void stn_##C(M *p, v##T x) { if ((uintptr_t)p %% sizeof(V)) return st_##C(p, x); \
+    __builtin_nontemporal_store(STORE, (V *)p); } \
   CALL void stt_##C(M *p, v##T x, i64 n) { V y = STORE; \
     for (int i = 0; i < LANES; i++) if (i < n) p[i] = y[i]; } \
   FN T get_##C(const M *p) { return GET; } FN void put_##C(M *p, T x) { *p = PUT; }

@@ -4,7 +4,8 @@
 holds the outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols`. An
 output may lie over an input that is `overwritable`, and over no other. Tiles live on the stack:
 `Renderer.scratch` says how much of it a task needs. Of a schedule it reads `block` and the options
-pack_a, pack_b, rows_first (see `dot`).
+pack_a, pack_b, rows_first (see `dot`), stream (write outputs past the caches) and ahead (the last
+statement that reads a buffer again fetches the next task's part of it).
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ def render(program: ir.TileProgram, name: str, target: Target) -> str:
     return Renderer(program, name, target).text()
 
 
+def loaded(s: ir.Stmt) -> frozenset[str]:
+    """The buffers that a statement reads."""
+    parts = (v for x in ir.statements([s]) for o in ir.operands(x) for v in ir.values(o))
+    return frozenset(v.buffer for v in parts if isinstance(v, ir.Load))
+
+
 class Renderer:
     """Writes one program: the grid and the statements. Then `scratch` is what its tiles need."""
 
@@ -59,6 +66,7 @@ class Renderer:
             out.line(f"task /= {counts[-1]};")
         for f in grid:
             self._bind(f)
+        out.step = grid[-1].axis if grid and out.options.get("ahead") else None
         self.body(body)
         self.scratch = out.scratch
         memory = [STORAGE[CODES[b.dtype.name]][0] for b in self.layout.buffers.values()]
@@ -97,8 +105,11 @@ class Renderer:
     # ---- statements ----
 
     def body(self, body: tuple[ir.Stmt, ...]) -> None:
-        arrays = dict(self.out.arrays)
-        for s in self._fused(body):
+        arrays, todo = dict(self.out.arrays), self._fused(body)
+        before = frozenset[str]()
+        for n, s in enumerate(todo):
+            now, later = loaded(s), frozenset[str]().union(*map(loaded, todo[n + 1 :]))
+            self.out.again, before = before & now - later, before | now
             self._statement(s)
         self.out.arrays = arrays
 

@@ -28,7 +28,7 @@ class Spot:
     """Where values go: the offset at local indices of the axes, which are sorted outermost first.
 
     near: the axes along which neighbours are neighbours in memory. tile: it has room for whole
-    vectors along them.
+    vectors along them. stream: whole vectors are written past the caches.
     """
 
     code: str
@@ -37,6 +37,12 @@ class Spot:
     axes: Sequence[int]
     near: frozenset[int]
     tile: bool
+    stream: bool = False
+
+    @property
+    def whole(self) -> str:
+        """The C function that stores a whole vector."""
+        return f"{'stn' if self.stream else 'st'}_{self.code}"
 
     def at(self, idx: Mapping[int, Local]) -> str:
         return f"{self.pointer} + {self.offset(idx)}"
@@ -73,7 +79,8 @@ def buffer_spot(out: Emitter, s: Store) -> Spot:
     size = {i: abs(bounds(step)[1]) for i, step in steps.items() if step is not None}
     axes = sorted(every, key=lambda i: (-size.get(i, 0), i))
     code, near = CODES[out.layout.buffers[s.buffer].dtype.name], (i for i in axes if steps[i] == 1)
-    return Spot(code, out.pointers[s.buffer], partial(out.size, flat), axes, frozenset(near), False)
+    offset, stream = partial(out.size, flat), bool(out.options.get("stream"))
+    return Spot(code, out.pointers[s.buffer], offset, axes, frozenset(near), False, stream)
 
 
 def write(out: Emitter, spot: Spot, value: Value) -> None:
@@ -100,8 +107,8 @@ def put(out: Emitter, spot: Spot, e: Expr) -> None:
     text, where = written(e, t, scope.lane is not None), spot.at(scope.idx)
     if scope.lane is None or scope.lane in spot.near:
         part = scope.tail and not spot.tile
-        how = "put" if scope.lane is None else "stt" if part else "st"
-        out.line(f"{how}_{code}({where}, {text}{f', {scope.tail}' if part else ''});")
+        how = f"put_{code}" if scope.lane is None else f"stt_{code}" if part else spot.whole
+        out.line(f"{how}({where}, {text}{f', {scope.tail}' if part else ''});")
     else:
         name, live = out.fresh("x"), scope.tail or str(out.lanes)
         out.line(f"const v{t} {name} = {text};")
@@ -219,7 +226,7 @@ def _transposed(out: Emitter, spot: Spot, value: Value, lane: int, near: int) ->
             out.line(f"{q}[{u}] = {written(out.value(value), 'f32', True)};")
         out.line(f"transpose({q});")
         with out.block(along, {near: j, **column}):
-            out.line(f"st_f32({spot.at(out.scope.idx)}, {q}[{x}]);")
+            out.line(f"{spot.whole}({spot.at(out.scope.idx)}, {q}[{x}]);")
 
     def band(rows: list[Local], _: object) -> None:
         out.pieces(lane, (w, 1), 1, lambda columns, _: piece(rows, columns))

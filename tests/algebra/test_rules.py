@@ -49,6 +49,8 @@ MUTANTS = {
     "sum_sum of one axis twice": without("sum_sum", "(& p q)"),
     "sum_count forgets the count": changed("sum_count", "(Next q d)", "(C ONE 0 d)"),
     "sum_count counts too much": changed("sum_count", "(Next q d)", "(Next m d)"),
+    "factor of infinities": without("factor", "real c"),
+    "factor_scale loses its scale": changed("factor_scale", "(Scale a n y)", "y"),
     "max_free drops too much": everything("max_free"),
     "max_scale of any sign": without("max_scale", "> a"),
     "max_scale_back of any sign": without("max_scale_back", "> a"),

@@ -90,6 +90,7 @@ def small(monkeypatch: Any) -> dict[str, examples.Example]:
         for e in (
             examples.attention(2, 32, 16),
             examples.attention(2, 32, 16, causal=True),
+            examples.attention_backward(2, 32, 16),
             examples.layernorm(8, 32),
             examples.matmul(32),
             examples.mlp(8, 16, 32),

@@ -26,6 +26,14 @@ def test_peers_agree_with_float64(small: dict[str, examples.Example], name: str)
         assert bench.error(to_numpy(peer.run()), bench.in_float64(work)) < 1e-5
 
 
+def test_gradients_are_those_of_the_peers(small: dict[str, examples.Example]) -> None:
+    work = small["attention-backward"]
+    peers = make_peers(work, ["torch", "numpy"], 1, print)
+    assert list(peers) == ["torch", "torch.sdpa", "numpy"]
+    for peer in peers.values():
+        assert bench.error(to_numpy(peer.run()), bench.in_float64(work)) < 1e-5
+
+
 def test_peak_bytes_count_what_is_allocated(small: dict[str, examples.Example]) -> None:
     work = examples.matmul(128)
     matrix = 128 * 128 * 4

@@ -114,6 +114,27 @@ def test_attention_as_one_kernel(causal: bool) -> None:
     assert ["fold", "fold", "sum"] in ops
 
 
+def test_the_backward_pass_need_not_store_a_score() -> None:
+    """Of gradients by queries, keys and values: what is stored has at most a row's size."""
+    n, d = 64, 8
+    q, k, v, g = (lt.input(name, (2, n, d)) for name in "qkvg")
+    out = lt.softmax(q @ k.mT, axis=-1) @ v
+    outputs = [out, *lt.grad((out * g).sum(), [q, k, v])]
+    c = enumerate_kernels(saturate([t.node for t in outputs]), PRICES, 24)
+    large = [c.stored[x.root].buffer.bytes > 2 * n * d * 4 for x in c.candidates]
+    products = [
+        sum(t.op in ("sum", "fold") and bool(t.free - {0}) for t in walk(x.kernel.outputs[0].term))
+        for x in c.candidates
+    ]
+    costs = [1e9 * big + p + 0.1 for big, p in zip(large, products, strict=True)]
+    cover = solve(problem(c), costs)
+    assert cover.cost < 1e9
+    made = {c.stored[c.candidates[x].root].buffer.name for x in cover.kernels}
+    assert {"out0", "out1", "out2", "out3"} < made
+    rows = [c.candidates[x] for x in cover.kernels if not c.stored[c.candidates[x].root].output]
+    assert any(len(x.kernel.outputs[0].buffer.shape) == 2 for x in rows)  # a number for each row
+
+
 def test_a_shared_product_runs_once() -> None:
     """h · sigmoid(h) with h = x @ w: one product in the kernel that makes it from x and w."""
     c = found(mlp(64))

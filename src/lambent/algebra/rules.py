@@ -164,6 +164,9 @@ TABLE = parse(
     # And where y lacks the axes: a mean behind a product.
     "sum_shift: (Sum m (Mul w (Add x y))) => (Add (Sum m (Mul w x)) (Mul y (Sum m w)))"
     " if (fixed w), (fin w), (lacks y m), (real y), (flt e), (filled m)",
+    # A common factor leaves a sum of two: a row's share of a difference is taken once.
+    "factor[/_scale]: (Add (Mul c x) [(Mul c y)/(Scale a n (Mul c y))])"
+    " => (Mul c (Add x [y/(Scale a n y)])) if (real c)",
     # A running maximum, and a sum that is rescaled; v may be absent.
     "online[/_one]: (Sum m [(Mul (Exp2 (Add a (Scale NEG 0 (Max m a)))) v)"
     "/(Exp2 (Add a (Scale NEG 0 (Max m a))))]) => (Fold m a [v/(C ONE 0 d)]) if (= d (dt a))",

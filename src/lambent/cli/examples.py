@@ -38,7 +38,7 @@ class Example:
     native: bool = True
 
     def graph(self) -> Any:
-        """The output tensor of the naive graph."""
+        """The output of the naive graph, or several of one shape in a list."""
         import lambent as lt
 
         return self.build(
@@ -95,6 +95,41 @@ def attention(heads: int = 8, n: int = 1024, d: int = 64, causal: bool = False) 
     return Example(
         "attention-causal" if causal else "attention", shape, random(1, q=shape, k=shape, v=shape),
         build, with_numpy, {"torch": with_torch, "torch.sdpa": fused},
+    )  # fmt: skip
+
+
+def attention_backward(heads: int = 8, n: int = 1024, d: int = 64) -> Example:
+    """Attention, and its gradients by q, k and v where g is the gradient by its result."""
+    forward, scale = attention(heads, n, d), 1 / math.sqrt(d)
+
+    def build(t: dict[str, Any]) -> Any:
+        import lambent as lt
+
+        out = forward.build(t)
+        return [out, *lt.grad((out * t["g"]).sum(), [t[name] for name in "qkv"])]
+
+    def with_numpy(t: dict[str, Any]) -> Any:
+        q, k, v, g = (t[name] for name in "qkvg")
+        p = np_softmax(q @ k.swapaxes(-1, -2) * q.dtype.type(scale))
+        by_p = g @ v.swapaxes(-1, -2)
+        by_s = p * (by_p - (p * by_p).sum(-1, keepdims=True)) * q.dtype.type(scale)
+        return np.stack([p @ v, by_s @ k, by_s.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ g])
+
+    def with_torch(function: Function) -> Function:
+        def both(t: dict[str, Any]) -> Any:
+            import torch
+
+            with torch.enable_grad():
+                leaves = {name: t[name].detach().requires_grad_() for name in "qkv"}
+                out = function(leaves)
+                return (out.detach(), *torch.autograd.grad(out, list(leaves.values()), t["g"]))
+
+        return both
+
+    shape = (heads, n, d)
+    return Example(
+        "attention-backward", shape, random(1, q=shape, k=shape, v=shape, g=shape),
+        build, with_numpy, {name: with_torch(f) for name, f in forward.torch.items()},
     )  # fmt: skip
 
 
@@ -237,6 +272,7 @@ def minilm() -> Example:
 EXAMPLES: dict[str, Callable[[], Example]] = {
     "attention": attention,
     "attention-causal": lambda: attention(causal=True),
+    "attention-backward": attention_backward,
     "layernorm": layernorm,
     "matmul": matmul,
     "mlp": mlp,

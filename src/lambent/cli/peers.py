@@ -141,7 +141,9 @@ def to_torch(array: Array) -> Any:
 
 
 def to_numpy(value: Any) -> Array:
-    """A peer's result as an array; bfloat16 becomes float32."""
+    """A peer's result as an array; bfloat16 becomes float32, several results of one shape one."""
+    if isinstance(value, tuple):
+        return np.stack([to_numpy(x) for x in value])
     if isinstance(value, np.ndarray):
         return value
     value = value.detach()

@@ -348,7 +348,7 @@ def _reached(space: Space, roots: Iterable[int]) -> list[int]:
 
 
 def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
-    """Roots, reductions, values with several consumers, operands of contractions, and weights.
+    """Roots, reductions, values that are used again, operands of contractions, and weights.
 
     Returns the groups of factors that have become a stored class.
     """
@@ -360,9 +360,12 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         space.stored.append(Stored(r.cls, buffer, r.index, r.output))
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
-    uses = Counter(k for c in reached for k in set(space.best[c].kids))
-    shared = [c for c in reached if uses[c] > 1 and space.compute(c)]
-    wanted += [c for c in shared if space.cost[c] > space.prices.launch]
+    pairs = [(k, c) for c in reached for k in dict.fromkeys(space.best[c].kids)]
+    points = {c: space.volume(space.free[c]) for c in reached}
+    uses = Counter(k for k, _ in pairs)
+    rows = {k for k, c in pairs if points[c] >= 2 * points[k]}  # what larger values repeat
+    dear = [c for c in reached if space.compute(c) and space.cost[c] > space.prices.launch]
+    wanted += [c for c in dear if uses[c] > 1 or c in rows]
     by_factors = {
         f: (c, k)
         for c, sets in products.items()
@@ -384,7 +387,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
                         operands[f] = by_factors[f]
     wanted += [c for c, _ in operands.values()]
     ends = _ends(space, by_factors)
-    wanted = [c for c in wanted if not space.weights(c) and c in ends]
+    wanted = [space.chief_of(c) or c for c in wanted if c in ends and not space.weights(c)]
     space.packed = {c for c in space.alts if space.weights(c) and _packs(space, c)}
     wanted += sorted(space.packed)
     for c in dict.fromkeys(wanted):
@@ -407,6 +410,7 @@ def _ends(space: Space, products: Groups) -> set[int]:
                 for group in sides(space, factors):
                     f = tuple(sorted(factors[i] for i in group))
                     ends.update([products[f][0]] if f in products else f if len(f) == 1 else ())
+                    ends.update(k for k in f if space.chief_of(k) == k)
             elif alt.op == "in":
                 ends.update(alt.kids)
             else:
@@ -461,7 +465,8 @@ def layout(space: Space, c: int) -> list[int]:
         alt = space.best[k]
         if alt.op == "in":
             order.update(dict.fromkeys(a for i in alt.args[1] for a in sorted(axes_in(i))))
-        for kid in sorted(alt.kids, key=lambda x: (space.weights(x), x)):
+        front, rest = _factors(alt)
+        for kid in (*front, *sorted(rest, key=lambda x: (space.weights(x), x))):
             visit(kid)
 
     visit(c)

@@ -55,9 +55,10 @@ class Goal:
 
 class _Lowering:
     def __init__(
-        self, kernel: Kernel, terms: Terms, axes: dict[int, ir.Axis], looped: tuple[int, ...]
-    ) -> None:
-        self.terms, self.axes, self.looped = terms, axes, looped
+        self, kernel: Kernel, terms: Terms, axes: dict[int, ir.Axis], looped: tuple[int, ...],
+        single: bool,
+    ) -> None:  # fmt: skip
+        self.terms, self.axes, self.looped, self.single = terms, axes, looped, single
         order = [a for o in kernel.outputs for i in o.index for a in sorted(axes_in(i))]
         rank = {a: n for n, a in enumerate(dict.fromkeys([*order, *sorted(axes)]))}
         self.values = Values(axes, frozenset(looped), rank)
@@ -77,7 +78,8 @@ class _Lowering:
             self.name_shared(scope, here, below)
         for i, inside in deeper.items():
             needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
-            for piece in ranges(i, needs, self.axes, scope.open, inside[0].output is not None):
+            ahead = inside[0].output is not None
+            for piece in ranges(i, needs, self.axes, scope.open, ahead, self.single):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
@@ -191,13 +193,16 @@ class _Lowering:
 def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     """The kernel cut as the schedule says, on weights in panels if it has that option.
 
+    With the option `single` a masked loop is one loop, else its tiles without a mask have their own.
+
     Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves
     it whole. Grid axes that some output lacks are looped serially.
 
     Raises:
         ValueError: an axis of unbounded extent that is not looped, or a tile below 1.
     """
-    width = dict(schedule.options).get("panel", 0)
+    wished = {name: n for name, n in schedule.options if n}
+    width = wished.get("panel", 0)
     panels = dims(kernel, width) if width else {}
     kernel = panelled(kernel, panels, width) if panels else kernel
     parts = split(kernel)
@@ -227,5 +232,5 @@ def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
         for o, own in zip(whole.outputs, free, strict=True)
     ]
     scope = Scope(frozenset(), {})
-    _Lowering(whole, parts.terms, axes, looped).fill(scope, goals, grid)
+    _Lowering(whole, parts.terms, axes, looped, "single" in wished).fill(scope, goals, grid)
     return ir.TileProgram(kernel, axes, tuple(scope.out), schedule, panels)

@@ -157,13 +157,14 @@ def _slack(
 
 def ranges(
     k: int, needs: Iterable[Literal], axes: Mapping[int, Axis], opened: frozenset[int],
-    ahead: bool = False,
+    ahead: bool = False, single: bool = False,
 ) -> list[Range]:  # fmt: skip
     """The pieces of the loop over axis k, inside the loops over `opened`.
 
     Args:
         needs: literals without any of which no goal of the loop has a contribution.
         ahead: values that are known before the loop may bound it: `value(term)` in the pieces.
+        single: one piece, in all of which the mask decides.
     """
     extent, tile = axes[k].extent, axes[k].tile
     extents = {i: a.extent for i, a in axes.items()}
@@ -185,13 +186,10 @@ def ranges(
     start, stop = reduce(maximum, starts) // tile * tile, reduce(minimum, stops)
     if tile == 1 and (starts[1:], stops[1:]) == (cleans, edges):
         return [Range(start, stop, known)]
-    clean, edge, pieces = start, stop, list[Range]()
-    if cleans:
-        clean = maximum(start, -(-reduce(maximum, cleans) // tile) * tile)
-        pieces.append(Range(start, minimum(clean, stop), {}))
-    if edges:
-        edge = maximum(clean, reduce(minimum, edges) // tile * tile)
-    pieces.append(Range(clean, minimum(edge, stop), known))
-    if edges:
-        pieces.append(Range(edge, stop, {}))
+    if single:
+        return [Range(start, stop, {})]
+    clean = maximum(start, -(-reduce(maximum, cleans) // tile) * tile) if cleans else start
+    edge = maximum(clean, reduce(minimum, edges) // tile * tile) if edges else stop
+    ends = (start, minimum(clean, stop)), (clean, minimum(edge, stop)), (edge, stop)
+    pieces = [Range(*end, known) for end, known in zip(ends, ({}, known, {}), strict=True)]
     return [p for p in pieces if not Prover().ge0(p.start - p.stop)]

@@ -306,8 +306,8 @@ class _Driver:
     def new_kernels(self, r: Region, covers: list[Cover]) -> dict[str, tuple[Tuned, int]]:
         """Unmeasured kernels, costliest first.
 
-        While no cover is whole the first cover comes whole, with one schedule a kernel: the budget
-        may be over before that is measured.
+        While no cover is whole the first cover comes whole, with the schedules that the backend
+        compiles in the time of one: the budget may be over before that is measured.
         """
         wanted: dict[str, tuple[Tuned, int]] = {}
         estimates = r.estimates()
@@ -317,8 +317,9 @@ class _Driver:
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
                 if e.open and (len(wanted) < KERNELS or (r.best is None and cover is covers[0])):
-                    once = r.best is None or e.tuned.form.given.weights_only
-                    count = 1 if once else FUSED if e.reductions > 1 else FIRST
+                    count = FUSED if e.reductions > 1 else FIRST
+                    if r.best is None or e.tuned.form.given.weights_only:
+                        count = max(1, self.bench.backend.lanes // len(cover.kernels))
                     wanted.setdefault(e.form.text, (e.tuned, count))
         return wanted
 

@@ -123,4 +123,20 @@ def test_products_with_few_rows_are_guessed_to_read_much_at_once() -> None:
     i, j, k = b.axes(4, 4096, 4096)
     x, y = b.load("A", i, k, dtype=bfloat16), b.load("B", j, k, dtype=bfloat16)
     b.out("C", b.sum(k, b.mul(x, y)), i, j)
-    assert {dict(s.tiles)[2] for s in guesses(b.kernel(), 90)} == {64, 128, 256}
+    assert dict(guesses(b.kernel(), 90)[0].tiles)[2] == 256
+
+
+@pytest.mark.parametrize("name", ["fold", "fold_causal"])
+def test_only_the_last_tile_of_a_loop_is_cut(name: str) -> None:
+    tiles = ((0, 1), (1, 16), (2, 16), (3, 24), (4, 16))
+    source = rendered(CASES[name](), Schedule(tiles, (0, 1, 4), 3)).source
+    loops = source.split("    for o2")[1:]
+    assert [" v2 = " in loop for loop in loops] == [False, True], source
+    single = rendered(CASES[name](), Schedule(tiles, (0, 1, 4), 3, options=(("single", 1),)))
+    assert single.source.count("for o2") == 1
+
+
+def test_a_mask_beside_its_opposite_is_one_choice() -> None:
+    tiles = ((0, 1), (1, 16), (2, 16), (3, 24), (4, 16))
+    source = rendered(CASES["fold_causal"](), Schedule(tiles, (0, 1, 4), 3)).source
+    assert source.count("tl.where((i2[None, :] < (i1 + 1)[:, None])") == 1, source

@@ -25,6 +25,7 @@ from lambent.kernel.tile import Schedule
 
 pytestmark = needs_triton
 SEEDS = range(40)
+WAYS = ("backwards", "single", "turned")
 SIZES = {"kernels_s": (1, 37, 64), "kernels_z": (1, 19, 40)}
 
 
@@ -68,7 +69,7 @@ def test_tiles_that_the_copy_engine_moves() -> None:
         first = default_schedule(kernel)
         for n in range(2):
             one = sample(first, moves(kernel, 90), random) if n else first
-            options = dict(one.options) | {"descriptors": 1, "backwards": n}
+            options = dict(one.options) | {"descriptors": 1} | dict.fromkeys(WAYS, n)
             one = replace(one, options=tuple(sorted(options.items())))
             named.append((f"{name} {one}", run(kernel, one, n, symbols)))
             moved += "tensor_descriptor" in render(named[-1][1][0]).source

@@ -23,7 +23,7 @@ TILES: dict[str, tuple[int, ...]] = {
     "lane": (64, 128, 256, 512, 1024, 2048, 4096),
     "outer": (1, 2, 4, 8, 16),
     "wide": (64, 128, 256, WHOLE),
-    "contracted": (16, 32, 64, 128, WHOLE),
+    "contracted": (16, 32, 64, 128, 256, 512, WHOLE),
     "streamed": (16, 32, 64, 128, WHOLE),
     "reduced": (256, 512, 1024, 2048, 4096, 8192, WHOLE),
 }
@@ -33,20 +33,26 @@ GROUPS = (1, 4, 8, 16)
 COPIES: dict[str, tuple[int, ...]] = {"descriptors": (0, 1), "specialize": (0, 1)}
 HOPPER = 90  # the least compute capability with a copy engine for tiles
 Guess = tuple[tuple[str, int], ...]
+BACK: Guess = (("backwards", 1),)
+COPY: Guess = (("descriptors", 1),)
+TURN: Guess = (("turned", 1),)
+SPLIT: Guess = (("descriptors", 1), ("single", 1), ("specialize", 1))  # one loop alone can be
 FOLDS: tuple[Guess, ...] = tuple(
     (("rows", rows), ("streamed", streamed), ("num_warps", warps), ("num_stages", stages), *more)
     for rows, streamed, warps, stages, more in (
-        (128, 128, 4, 2, (("descriptors", 1), ("specialize", 1))),
-        (128, 64, 4, 3, (("backwards", 1),)),
-        (128, 128, 8, 3, (("backwards", 1),)),
-        (128, 128, 4, 3, (("descriptors", 1),)),
-        (256, 64, 8, 3, (("backwards", 1),)),
-        (128, 128, 8, 2, (("backwards", 1), ("descriptors", 1))),
-        (128, 64, 4, 2, (("descriptors", 1),)),
-        (128, 128, 4, 3, (("backwards", 1),)),
-        (256, 64, 8, 3, (("backwards", 1), ("descriptors", 1))),
-        (128, 64, 8, 3, (("descriptors", 1),)),
+        (128, 128, 8, 3, BACK),
+        (128, 64, 4, 3, BACK),
+        (128, 128, 4, 2, SPLIT),
+        (128, 128, 4, 2, (*BACK, *SPLIT)),
+        (256, 64, 8, 3, BACK),
+        (64, 64, 4, 3, BACK),
+        (64, 128, 4, 2, BACK),
+        (128, 128, 4, 3, COPY),
         (128, 64, 4, 2, ()),
+        (128, 64, 4, 2, COPY),
+        (128, 128, 8, 2, (*BACK, *COPY)),
+        (128, 64, 8, 3, COPY),
+        (64, 64, 4, 3, (*BACK, *COPY)),
     )
 )  # fmt: skip
 """What served kernels that stream one product's result into another: tiles by role, and options."""
@@ -55,10 +61,11 @@ SQUARES: tuple[Guess, ...] = tuple(
      ("num_stages", stages), *more)
     for rows, columns, warps, stages, more in (
         (128, 256, 8, 3, ()),
-        (128, 256, 8, 4, (("descriptors", 1),)),
-        (128, 256, 8, 3, (("descriptors", 1), ("specialize", 1))),
-        (128, 128, 4, 4, (("descriptors", 1),)),
-        (256, 128, 8, 3, (("descriptors", 1),)),
+        (128, 256, 8, 4, ()),
+        (128, 256, 8, 4, COPY),
+        (128, 256, 8, 3, SPLIT),
+        (128, 128, 4, 4, COPY),
+        (256, 128, 8, 3, COPY),
     )
 )  # fmt: skip
 """The same for products of matrices."""
@@ -67,16 +74,24 @@ STREAMS: tuple[Guess, ...] = tuple(
     (("rows", outer), ("columns", outer), ("contracted", contracted), ("num_warps", warps),
      ("num_stages", stages), *more)
     for outer, contracted, warps, stages, more in (
-        (128, 128, 4, 3, ()),
         (64, 256, 4, 3, ()),
-        (128, 128, 4, 3, (("descriptors", 1),)),
+        (64, 256, 4, 3, TURN),
         (32, 256, 4, 4, ()),
-        (256, 128, 8, 2, ()),
+        (64, 128, 4, 5, TURN),
+        (128, 128, 4, 3, TURN),
+        (32, 512, 4, 3, ()),
+        (16, 512, 4, 4, ()),
+        (64, 128, 4, 4, ()),
+        (128, 128, 4, 3, ()),
+        (128, 128, 4, 3, COPY),
+        (64, 256, 4, 3, (*COPY, *TURN)),
     )
 )  # fmt: skip
 """The same for products with few rows or columns: tiles that keep many bytes on the way."""
 WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
-FIRST = {"rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64}
+FIRST = {
+    "rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64, "reduced": 64
+}  # fmt: skip
 FILLED = 64  # results at once, where lanes are fewer: rows make them up
 
 
@@ -92,13 +107,13 @@ def default_schedule(kernel: Kernel) -> Schedule:
 
 
 def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
-    """What is worth trying before anything is known of a kernel, the first guess first."""
+    """What is worth trying before anything is known of a kernel, the likeliest first."""
     s = Structure(kernel)
     known: tuple[Guess, ...] = ()
     if s.contracts:
         known = FOLDS if _folded(s) else STREAMS if _thin(s) else SQUARES if _square(s) else ()
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
-    return list(dict.fromkeys(_guess(s, w) for w in [{}, *wishes]))
+    return list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
 
 
 def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
@@ -106,7 +121,7 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
     tiles: dict[int, int] = {}
     for i, role in s.roles.items():
         whole = s.most[i] <= WHOLE_LIMIT.get(role, 0)
-        if role == "reduced":
+        if role == "reduced" and not s.contracts:
             tiles[i] = s.most[i] if whole else 4096
         elif role == "wide" or (role == "contracted" and s.contracts and whole and _folded(s)):
             tiles[i] = s.most[i] if whole else 64
@@ -120,7 +135,8 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
     for i in s.of("row")[:1] if s.of("lane") and not s.contracts else ():
         tiles[i] = min(pow2(s.most[i]), max(tiles[i], FILLED // _covered(s, tiles, "lane")))
     for twin, i in s.twins.items():  # one tile serves both names
-        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
+        fits = not s.contracts or s.most[i] <= WHOLE_LIMIT["wide"]
+        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles and fits:
             tiles[i] = s.most[i]
     if s.contracts:
         rows, columns = (_covered(s, tiles, r) for r in ("rows", "columns"))
@@ -180,7 +196,7 @@ def moves(kernel: Kernel, capability: int = 80) -> Moves:
     if _square(s):
         knobs["options", "group"] = GROUPS
     if s.contracts:
-        knobs["options", "backwards"] = (0, 1)
+        knobs.update((("options", name), (0, 1)) for name in ("backwards", "single", "turned"))
     if s.contracts and capability >= HOPPER:
         knobs.update((("options", name), choices) for name, choices in COPIES.items())
     return Moves(s.roles, knobs)

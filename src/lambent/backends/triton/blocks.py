@@ -33,6 +33,8 @@ class Blocks:
         self.prover = Prover({i: a.extent for i, a in program.axes.items()})
         self.looped = {s.axis for s in statements(program.body) if isinstance(s, For)}
         first = [i for o in program.kernel.outputs for e in o.index for i in outermost_first(e)]
+        if dict(program.schedule.options).get("turned"):
+            first[-2:] = first[:-3:-1]
         self.rank = {i: n for n, i in enumerate(dict.fromkeys([*first, *sorted(program.axes)]))}
         self.size = {i: self._block(i) for i in program.axes}
         for i in self._shallow():
@@ -71,6 +73,16 @@ class Blocks:
         if i not in self.looped:
             return a.extent != self.size[i]
         return self.size[i] > 1 and (a.tile != self.size[i] or exact(a.extent, a.tile) is None)
+
+    def whole(self, i: int, stop: Size) -> bool:
+        """True if tiles that start below `stop` have valid indices only."""
+        a = self.program.axes[i]
+        if exact(stop, a.tile) is not None and self.prover.ge0(a.extent - stop):
+            return self.size[i] == a.tile
+        match terms_of(stop):
+            case [(1, (((atom, 1)),))] if atom.kind == "min":
+                return any(self.whole(i, e) for e in atom.args)
+        return False
 
     # ---- index expressions -------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
-from lambent.kernel.tile import Lit, Map
+from lambent.kernel.tile import Lit, Map, Value
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
@@ -37,6 +39,27 @@ def _selected(args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
         return infix("&", args[0], args[1], dims, dtype)
     zero = Tile("0.0" if dtype.startswith("float") else "0", (), dtype)
     return call("tl.where", [*args, *([] if len(args) == 3 else [zero])], dims, dtype)
+
+
+def chosen(v: Value) -> Value:
+    """k · (c ? ±inf : x) in place of (c ? ±inf : 0) + k · (c ? 0 : x), where k > 0."""
+    for a, b in (v.args, v.args[::-1]) if isinstance(v, Map) and v.op == "add" else ():
+        factor, masked = (b.args if isinstance(b, Map) and b.op == "mul" else (None, b))
+        match a, masked:
+            case Map(op="mask", args=(c, Lit(value=limit))), Map(op="mask", args=(d, x)) if (
+                math.isinf(limit) and _opposite(c, d)
+            ):
+                found = Map("select", (c, a.args[1], x), v.dtype)
+                if factor is None:
+                    return found
+                if isinstance(factor, Lit) and factor.value > 0:
+                    return Map("mul", (factor, found), v.dtype)
+    return v
+
+
+def _opposite(c: Value, d: Value) -> bool:
+    pairs = ((c, d), (d, c))
+    return any(isinstance(x, Map) and x.op == "not" and x.args == (y,) for x, y in pairs)
 
 
 def limiting(v: Map) -> str | None:

@@ -17,7 +17,7 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.triton.maps import limiting, mapped
+from lambent.backends.triton.maps import chosen, limiting, mapped
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
@@ -33,6 +33,7 @@ from lambent.backends.triton.text import (
 from lambent.backends.triton.windows import Window, window
 from lambent.graph.dim import Size, axes_in, axis, symbol_range, values_in
 from lambent.graph.dtypes import float32
+from lambent.graph.prove import maximum, minimum
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
     Accumulate,
@@ -186,8 +187,9 @@ class _Renderer:
         tile = self.program.axes[f.axis].tile
         return (f.stop - f.start + (tile - 1)) // tile
 
-    def bind(self, i: int, origin: str) -> None:
+    def bind(self, i: int, origin: str, whole: bool = False) -> None:
         """The indices of an axis whose tile starts at the origin, and which of them are valid."""
+        self.blocks.inside.pop(i, None)
         a, size = self.program.axes[i], self.blocks.size[i]
         if size == 1:
             self.blocks.index[i] = Tile(origin or "0")
@@ -196,7 +198,7 @@ class _Renderer:
         name = f"i{i}"
         self.line(f"{name} = {plus}tl.arange(0, {size})", name)
         self.blocks.index[i] = Tile(name, (i,))
-        if not self.blocks.ragged(i):
+        if whole or not self.blocks.ragged(i):
             return
         stop = self.blocks.total(a.extent, self.blocks.atom).text
         if origin and a.tile != size:
@@ -205,13 +207,27 @@ class _Renderer:
         self.blocks.inside[i] = Tile(f"v{i}", (i,), "int1")
 
     def loop(self, f: For) -> None:
+        """A loop; where its last tile is ragged, without that, which comes after it."""
+        i, a = f.axis, self.program.axes[f.axis]
+        inner = axes_in(f.start) or any(isinstance(s, For) for s in f.body)
+        if not self.blocks.ragged(i) or self.blocks.whole(i, f.stop):
+            self.piece(f, f.start, f.stop, True)
+        elif inner or self.options.get("single"):
+            self.piece(f, f.start, f.stop, False)
+        else:
+            end = a.extent // a.tile * a.tile
+            self.piece(f, f.start, minimum(end, f.stop), True)
+            self.piece(f, maximum(end, f.start), f.stop, False)
+
+    def piece(self, f: For, first: Size, last: Size, whole: bool) -> None:
+        """A part of a loop. `whole`: all indices of its tiles are valid."""
         i, tile = f.axis, self.program.axes[f.axis].tile
         extent = self.program.axes[i].extent
-        start, stop = (self.blocks.total(e, self.blocks.origin).text for e in (f.start, f.stop))
-        if f.stop != extent:
+        start, stop = (self.blocks.total(e, self.blocks.origin).text for e in (first, last))
+        if not whole and last != extent:
             stop = f"tl.minimum({stop}, {self.blocks.total(extent, self.blocks.origin).text})"
         self.scopes.append(_Scope(frozenset({i})))
-        self.bind(i, f"o{i}")
+        self.bind(i, f"o{i}", whole)
         self.body(f.body)
         inner = self.scopes.pop()
         steps = f"range({start}, {stop}, {tile})"
@@ -313,7 +329,9 @@ class _Renderer:
             case Map():
                 return self.map(v)
 
-    def map(self, v: Map) -> Tile:
+    def map(self, given: Map) -> Tile:
+        v = chosen(given)
+        assert isinstance(v, Map)
         constants = [isinstance(a, Lit) for a in v.args]
         typed = all(constants) or len(v.args) == 1 or (v.op == "mask" and constants[1])
         typed = typed or (v.op == "select" and all(constants[1:]))
@@ -443,7 +461,7 @@ class _Renderer:
     def scaled(self, v: Value) -> tuple[float | None, Value]:
         """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
         given = self.lets.get(v.name) if isinstance(v, Ref) else v
-        match given:
+        match given and chosen(given):
             case Map(op="mul", args=(Lit(value=c), x), dtype=dtype) if dtype.is_float and c > 0:
                 inner, found = self.scaled(x)
                 return c * (1.0 if inner is None else inner), found

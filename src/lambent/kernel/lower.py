@@ -193,7 +193,7 @@ class _Lowering:
 def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     """The kernel cut as the schedule says, on weights in panels if it has that option.
 
-    With the option `single` a masked loop is one loop, else its tiles without a mask have their own.
+    With the option `single` a masked loop is one, else tiles without a mask have their own.
 
     Tiles of free axes count where `schedule.order` loops them; a tile that covers its axis leaves
     it whole. Grid axes that some output lacks are looped serially.

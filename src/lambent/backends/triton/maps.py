@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 
 from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
-from lambent.kernel.tile import Lit, Map, Value
+from lambent.graph.dim import Size
+from lambent.kernel.tile import Index, Lit, Map, Value
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
+INDEX: dict[str, Callable[[Size, Size], Size]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul
+}  # fmt: skip
 CALLS = {
     "exp2": "tl.exp2", "log2": "tl.log2", "sin": "tl.sin", "sqrt": "tl.sqrt", "mod": "floor_mod",
     "max": "nan_max", "fmax": "tl.maximum",
@@ -44,17 +50,36 @@ def _selected(args: list[Tile], dims: tuple[int, ...], dtype: str) -> Tile:
 def chosen(v: Value) -> Value:
     """k · (c ? ±inf : x) in place of (c ? ±inf : 0) + k · (c ? 0 : x), where k > 0."""
     for a, b in (v.args, v.args[::-1]) if isinstance(v, Map) and v.op == "add" else ():
-        factor, masked = (b.args if isinstance(b, Map) and b.op == "mul" else (None, b))
+        factor, masked = factored(b)
         match a, masked:
             case Map(op="mask", args=(c, Lit(value=limit))), Map(op="mask", args=(d, x)) if (
-                math.isinf(limit) and _opposite(c, d)
+                math.isinf(limit) and _opposite(c, d) and (factor is None or factor.value > 0)
             ):
                 found = Map("select", (c, a.args[1], x), v.dtype)
-                if factor is None:
-                    return found
-                if isinstance(factor, Lit) and factor.value > 0:
-                    return Map("mul", (factor, found), v.dtype)
+                return found if factor is None else Map("mul", (factor, found), v.dtype)
     return v
+
+
+def factored(v: Value) -> tuple[Lit | None, Value]:
+    """A constant factor, and what it is of."""
+    match v:
+        case Map(op="mul", args=(Lit() as factor, x)) | Map(op="mul", args=(x, Lit() as factor)):
+            return factor, x
+    return None, v
+
+
+def as_index(v: Value) -> Size | None:
+    """The index expression that sums and products of indices are; or None."""
+    match v:
+        case Index(index=e):
+            return e
+        case Lit(value=x, dtype=dtype) if dtype.is_integer:
+            return int(x)
+        case Map(op=op, args=args, dtype=dtype) if op in INDEX and dtype.name == "int64":
+            parts = [as_index(a) for a in args]
+            known = [p for p in parts if p is not None]
+            return INDEX[op](*known) if len(known) == len(parts) else None
+    return None
 
 
 def _opposite(c: Value, d: Value) -> bool:

@@ -17,7 +17,7 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.triton.maps import chosen, limiting, mapped
+from lambent.backends.triton.maps import as_index, chosen, factored, limiting, mapped
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
@@ -332,6 +332,9 @@ class _Renderer:
     def map(self, given: Map) -> Tile:
         v = chosen(given)
         assert isinstance(v, Map)
+        index = as_index(v)
+        if index is not None:
+            return self.value(Index(index))
         constants = [isinstance(a, Lit) for a in v.args]
         typed = all(constants) or len(v.args) == 1 or (v.op == "mask" and constants[1])
         typed = typed or (v.op == "select" and all(constants[1:]))
@@ -342,7 +345,11 @@ class _Renderer:
             return cast(args[0], v.args[0].dtype, v.dtype)
         if v.op in ("less", "eq"):
             inner = NAMES[v.args[0].dtype.compute.name]
-            small = inner == "int64" and {a.dtype for a in args} == {"int32"}
+            short = (
+                a.dtype == "int32" or (isinstance(x, Lit) and abs(x.value) < SMALL)
+                for a, x in zip(args, v.args, strict=True)
+            )  # fmt: skip
+            small = inner == "int64" and all(short)
             return mapped(v.op, [a if small else a.to(inner) for a in args], dims, dtype)
         if v.op == "select" and (function := limiting(v)):
             exact = ", propagate_nan=tl.PropagateNan.ALL"
@@ -460,14 +467,12 @@ class _Renderer:
 
     def scaled(self, v: Value) -> tuple[float | None, Value]:
         """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
-        given = self.lets.get(v.name) if isinstance(v, Ref) else v
-        match given and chosen(given):
-            case Map(op="mul", args=(Lit(value=c), x), dtype=dtype) if dtype.is_float and c > 0:
-                inner, found = self.scaled(x)
-                return c * (1.0 if inner is None else inner), found
-            case Ref():
-                return self.scaled(given)
-        return None, v
+        given = self.lets.get(v.name, v) if isinstance(v, Ref) else v
+        factor, x = factored(chosen(given))
+        if factor is not None and v.dtype.is_float and factor.value > 0:
+            inner, found = self.scaled(x)
+            return factor.value * (1.0 if inner is None else inner), found
+        return self.scaled(given) if isinstance(given, Ref) and given != v else (None, v)
 
     def reduced(self, op: str, axes: frozenset[int], t: Tile) -> Tile:
         dims, text, kept = list(t.dims), t.text, t.dtype

@@ -3,7 +3,7 @@
 #
 #   scripts/gpu_check.sh wheels    where there is a network: fetch into .whl what such a machine lacks
 #   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
-#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp;
+#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp layers;
 #                                  BUDGET: seconds for each search, instead of each group's own
 #
 # The machine brings its own Python 3.12 with PyTorch, Triton >= 3.6, cuda-bindings and pytest.
@@ -33,7 +33,7 @@ lambent="python3 -m lambent"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 python3 -c 'from importlib.metadata import version as v
 print({n: v(n) for n in ("torch", "triton", "cuda-bindings", "numpy", "egglog")})'
-groups=${*:-tests attention variants decode products rows mlp}
+groups=${*:-tests attention variants decode products rows mlp layers}
 timed() { # name, seconds for each search, most seconds in all, rows (regular expressions)
   local name=$1 budget=$2 most=$3
   shift 3
@@ -58,6 +58,7 @@ timed variants 25 200 'bias' 'soft-cap' 'window' 'h32/8 n4096' 'n4000'
 timed decode 18 60 'decode'
 timed rows 12 80 'softmax' 'Norm' 'GELU'
 timed mlp 25 120 'SwiGLU'
+timed layers 40 280 'decoder layer' 'SmolLM2'
 $lambent devices
 python3 - "$out" <<'END'
 import json, pathlib, sys
@@ -70,6 +71,6 @@ found = [f"## {r['work']}: {k['name']} {k['schedule']}\n{k.pop('source')}" for r
 (out / "rows.json").write_text(json.dumps(rows, indent=1))
 END
 cp "$XDG_CACHE_HOME"/lambent/search.db "$out"/ 2>/dev/null
-cat "$out"/{attention,products,variants,decode,rows,mlp}.txt >"$out/table.txt" 2>/dev/null
-rm -f "$out"/{attention,products,variants,decode,rows,mlp}.txt
+cat "$out"/{attention,products,variants,decode,rows,mlp,layers}.txt >"$out/table.txt" 2>/dev/null
+rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers}.txt
 cat "$out/table.txt"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lambent as lt
-from lambent.cli import bench, suite
+from lambent.backends.reference.graph import evaluate
+from lambent.cli import bench, cuda_layers, cuda_works, suite
 from lambent.cli.examples import Example
 from lambent.cli.peers import make_peers, to_numpy
 
@@ -55,7 +58,7 @@ def test_a_suite_is_saved_and_compared(
     call: Any, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = (suite.Row("the small one", lambda: small["softmax"], 1.5),)
-    monkeypatch.setitem(suite.SUITES, "cpu", rows)
+    monkeypatch.setitem(bench.SUITES, "cpu", rows)
     saved = tmp_path / "rows.json"
     command = ("bench", "--suite", "cpu", "--against", "numpy")
     code, out, _ = call(*command, "--json", "--save", str(saved))
@@ -69,3 +72,37 @@ def test_a_suite_is_saved_and_compared(
     saved.write_text("[1]")
     code, _, err = call(*command, "--compare", str(saved))
     assert code == 2 and "--save" in err
+
+
+SIZES = cuda_layers.Sizes(hidden=32, heads=4, groups=2, width=8, inner=48)
+TINY = dataclasses.replace(
+    cuda_layers.SMOLLM2, layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48,
+    vocabulary=40, scale=8**-0.5,
+)  # fmt: skip
+GPU_WORK = {
+    "matmul": lambda: cuda_works.matmul(5, 7, 6),
+    "causal": lambda: cuda_works.attention(2, 8, cuda_works.CAUSAL, n=9, batch=2),
+    "grouped": lambda: cuda_works.attention(4, 8, cuda_works.CAUSAL, n=9, batch=2, kv=2),
+    "window": lambda: cuda_works.attention(2, 8, cuda_works.sliding(9, 3), n=9, batch=2),
+    "soft-cap": lambda: cuda_works.attention(2, 8, cuda_works.capped(2.0), n=9, batch=2),
+    "bias": lambda: cuda_works.biased(2, 8, n=9, batch=2),
+    "one query": lambda: cuda_works.attention(4, 8, cuda_works.Change(), n=9, kv=2, rows=1),
+    "mlp": lambda: cuda_works.mlp(3, 8, 16),
+    "layer": lambda: cuda_layers.layer(6, sizes=SIZES),
+    "layer, one token": lambda: cuda_layers.layer(1, held=6, sizes=SIZES),
+    "model": lambda: cuda_layers.model(TINY, capacity=7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GPU_WORK)
+def test_work_for_gpus_means_what_pytorch_says(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    work, random = GPU_WORK[name](), np.random.default_rng(3)
+    arrays = {n: random.standard_normal(s, np.float32) for n, s in work.shapes.items()}
+    arrays |= {n: np.array([i]) for n, i in work.integers.items()}
+    given = {n: lt.input(n, a.shape, a.dtype) for n, a in arrays.items()}
+    outputs = work.build(given)
+    first = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs
+    (found,) = evaluate([first], arrays)
+    want = work.naive({n: torch.from_numpy(a.copy()) for n, a in arrays.items()})
+    np.testing.assert_allclose(found, want.numpy(), rtol=2e-3, atol=2e-3)

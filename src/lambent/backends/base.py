@@ -155,7 +155,6 @@ class Backend(Protocol):
 
     name: str
     lanes: int  # schedules that it compiles at the same time
-    shares_memory: bool  # with the caller: kernels work on the arrays that are given
 
     def device_key(self) -> str:
         """Names the device, its features, thread count and compiler version: a cache key."""

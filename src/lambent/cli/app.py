@@ -147,11 +147,7 @@ def bench(
     from lambent.cli.bench import bench as run_bench
 
     peers = tuple(name.strip() for name in against.split(",") if name.strip())
-    if suite == "cuda":
-        from lambent.cli.cuda_suite import bench_suite
-
-        bench_suite(names or [], peers, budget, json, save)
-        return
+    device = suite or device
     run_bench(names or [], suite, Settings(peers, threads, budget, device), json, save, compare)
 
 

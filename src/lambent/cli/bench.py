@@ -1,9 +1,10 @@
-"""`lambent bench`: ours and the peers in alternation in one process, checked against float64."""
+"""`lambent bench`: ours and the peers in one process, checked against float64."""
 
 from __future__ import annotations
 
 import json as json_form
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,18 @@ from typing import Any
 import numpy as np
 import typer
 
+from lambent.cli import cuda_suite
+from lambent.cli.cuda_rows import CUDA
+from lambent.cli.cuda_works import Work
 from lambent.cli.errors import UserError, choose
 from lambent.cli.examples import Array, Example, example
 from lambent.cli.output import console, number, print_json, say, size, table
 from lambent.cli.peers import PEERS, Peer, make_peers, to_numpy
 from lambent.cli.progress import compile_graph
-from lambent.cli.suite import SUITES, Row
+from lambent.cli.suite import CPU, Row
 from lambent.cli.timing import alternate
 
+SUITES: dict[str, tuple[Row, ...]] = {"cpu": CPU, "cuda": CUDA}
 SECONDS = 4.0
 """How long ours and the peers of one example are timed."""
 
@@ -40,11 +45,13 @@ def bench(
     names: Sequence[str], suite: str, settings: Settings, json: bool, save: Path | None,
     compare: Path | None,
 ) -> None:  # fmt: skip
-    """Print a row for each example, or for each row of a suite that has a name of `names` in it.
+    """Print a row for each example, or for each row of a suite that one of `names` finds.
+
+    These are regular expressions. A row of the suite cuda may fail; the next one follows.
 
     Raises:
         UserError: unknown names, nothing to do, a file that no `--save` wrote.
-        typer.Exit: with code 1 when a result is wrong.
+        typer.Exit: with code 1 when a result is wrong, or a row failed.
     """
     from lambent.backends import base
     from lambent.backends.cpu.features import threads as all_threads
@@ -58,18 +65,26 @@ def bench(
     held = os.environ.get("OPENBLAS_NUM_THREADS") == str(asked)
     if asked and "numpy" in settings.against and not held:
         say(f"numpy: uses every core unless started with OPENBLAS_NUM_THREADS={asked}")
-    rows = []
+    rows, failed = list[dict[str, Any]](), list[str]()
     for row in chosen:
-        rows.append(bench_row(row, settings, count))
+        try:
+            rows.append(bench_row(row, settings, count))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            if suite != "cuda":
+                raise
+            failed.append(row.name)
+            say(f"{row.name}: failed: {' '.join(str(error).split())[:600]}")
+            continue
         if save:
             save.write_text(json_form.dumps(rows, indent=1))
     if json:
         print_json(rows)
-    else:
+    elif rows:
         _show(rows, before)
     wrong = [row["name"] for row in rows if not row["right"]]
     if wrong:
         say(f"lambent: wrong result: {', '.join(wrong)}")
+    if wrong or failed:
         raise typer.Exit(1)
 
 
@@ -84,7 +99,7 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
             raise UserError("lambent bench: name an example, or a suite with --suite cpu")
         return [Row(name, partial(example, name)) for name in names]
     rows = SUITES[choose("suite", suite, SUITES)]
-    found = [row for row in rows if not names or any(n in row.name for n in names)]
+    found = [row for row in rows if not names or any(re.search(n, row.name) for n in names)]
     if not found:
         raise UserError(f"suite {suite}: no row has {', '.join(names)} in its name")
     return found
@@ -93,18 +108,26 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
 def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     """One row of the JSON form, with what compiling it took."""
     work = row.make()
-    start = time.monotonic()
-    program = compile_graph(work.graph(), row.name, settings.device, settings.budget)
-    searched = time.monotonic()
-    compile_graph(work.graph(), row.name, settings.device, settings.budget)
-    again = time.monotonic()
-    peers = make_peers(work, settings.against, threads, say)
-    return bench_one(work, program, peers, threads, settings.device, row.tolerance) | {
+    donate = work.donate if isinstance(work, Work) else {}
+
+    def search() -> tuple[Any, float]:
+        start = time.monotonic()
+        done = compile_graph(work.graph(), row.name, settings.device, settings.budget, donate)
+        return done, time.monotonic() - start
+
+    program, first = search()
+    again = search()[1] if row.again else None
+    if isinstance(work, Work):
+        found = cuda_suite.measure(work, program, settings.against, row.peer, row.tolerance)
+    else:
+        peers = make_peers(work, settings.against, threads, say)
+        found = bench_one(work, program, peers, threads, settings.device, row.tolerance)
+    return found | {
         "name": row.name,
         "least": row.least,
         "gap": program.explain()["gap"],
-        "search_s": searched - start,
-        "search_again_s": again - searched,
+        "search_s": first,
+        "search_again_s": again,
     }
 
 
@@ -172,17 +195,23 @@ def error(found: Array, reference: Array) -> float:
 def _show(rows: Sequence[dict[str, Any]], before: dict[str, dict[str, Any]]) -> None:
     peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
     then = ["ratio before"] if before else []
+    rated = any("unit" in row for row in rows)
+    last = ["rate", "kernels"] if rated else ["shape", "our peak bytes", "best peer's"]
     out = table(
-        f"median ms, {rows[0]['device']}, {rows[0]['threads']} threads", "work", "shape", "lambent",
-        *peers, "best peer / lambent", "aim", *then, "error", "our peak bytes", "best peer's",
+        f"median ms, {rows[0]['device']}, {rows[0]['threads']} threads", "work", "lambent",
+        *peers, "peer / lambent" if rated else "best peer / lambent", "aim", *then, "error", *last,
     )  # fmt: skip
     for row in rows:
         best = min(row["peers"], key=row["peers"].get, default=None)
         old = before.get(row["name"], {}).get("ratio_best")
+        if rated:
+            more = [f"{number(row['rates'][''])} {row['unit']}", str(len(row["kernels"]))]
+        else:
+            more = ["×".join(map(str, row["shape"])), size(row["ours_peak_bytes"]),
+                    size(row["peers_peak_bytes"].get(best))]  # fmt: skip
         out.add_row(
-            row["name"], "×".join(map(str, row["shape"])), number(row["ours_ms"]),
-            *(number(row["peers"].get(p)) for p in peers), number(row["ratio_best"]),
-            number(row["least"]), *([number(old)] if before else []), f"{row['error']:.1e}",
-            size(row["ours_peak_bytes"]), size(row["peers_peak_bytes"].get(best)),
+            row["name"], number(row["ours_ms"]), *(number(row["peers"].get(p)) for p in peers),
+            number(row["ratio_best"]), number(row["least"]),
+            *([number(old)] if before else []), f"{row['error']:.1e}", *more,
         )  # fmt: skip
     console().print(out)

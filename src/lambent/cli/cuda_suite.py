@@ -1,91 +1,123 @@
-"""`lambent bench --suite cuda`: naive graphs in bfloat16 against the best that PyTorch offers.
+"""How a row of `lambent bench --suite cuda` is measured: bfloat16, on the device.
 
-Everything is timed on the device by events, with a second-level cache that holds no operand, and
-compared with the same work in float32. PyTorch makes the arrays and the streams here.
+Everything is timed by events, with a second-level cache that holds no operand, and compared with
+the same work in float32. PyTorch makes the arrays and the streams here.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from json import dumps
-from pathlib import Path
 from typing import Any
 
-from lambent.cli.cuda_works import SUITE, Work
-from lambent.cli.output import console, number, print_json, say, table
+from lambent.cli.cuda_works import Tensors, Work
+from lambent.cli.output import say
 
 REPEATS = 30
+TOKENS = 50
+"""Runs of a row in tokens a second: they are timed together, by the clock of the host."""
 
 
-def bench_suite(
-    names: Sequence[str], against: Sequence[str], budget: float, json: bool, save: Path | None
-) -> list[dict[str, Any]]:
-    """Search, check and time each row one of the given patterns finds (all by default)."""
-    found = []
-    for make in SUITE:
-        work = make()
-        if not names or any(re.search(part, work.name) for part in names):
-            try:
-                found.append(bench_one(work, "torch.compile" in against, budget))
-            except (RuntimeError, ValueError, NotImplementedError) as error:  # the next may do
-                say(f"{work.name}: failed: {' '.join(str(error).split())[:600]}")
-                continue
-            say(f"{work.name}: {found[-1]['rates']} {work.unit}, errors {found[-1]['errors']}")
-            if save is not None:  # after every row: the next one may fail
-                save.write_text(dumps(found, indent=1))
-    if json:
-        print_json(found)
-    else:
-        _show(found)
-    return found
+def measure(
+    work: Work, program: Any, against: Sequence[str], peer: str, tolerance: float
+) -> dict[str, Any]:
+    """What `bench` shows of a row: times in ms, and rates in the work's unit.
 
-
-def bench_one(work: Work, compiled: bool, budget: float) -> dict[str, Any]:
-    """One row of the JSON form; rates are in the work's unit."""
+    Args:
+        peer: whose time is compared with ours.
+        tolerance: largest norm of our difference from float32, relative to the result's.
+    """
     import torch
 
-    import lambent as lt
-    from lambent.cli.progress import compile_graph
-
-    inputs = {n: lt.input(n, shape, "bfloat16") for n, shape in work.shapes.items()}
-    program = compile_graph(work.graph(inputs), work.name, "cuda", budget)
-    torch.manual_seed(1)
-    arrays = {
-        name: torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        for name, shape in work.shapes.items()
-    }
-    want = work.naive({n: a.float() for n, a in arrays.items()})
-    result = torch.full(want.shape, math.nan, device="cuda", dtype=torch.bfloat16)
-    given = [arrays[slot.name] for slot in program.manifest.inputs]
-    addresses, shapes = [a.data_ptr() for a in given], [tuple(a.shape) for a in given]
-
-    def ours() -> Any:
-        stream = torch.cuda.current_stream().cuda_stream
-        program.enqueue(addresses, shapes, [result.data_ptr()], stream)
-        return result
-
-    def peer(f: Callable[[dict[str, Any]], Any]) -> Callable[[], Any]:
-        return lambda: f(arrays)
-
-    runs = {"lambent": ours} | {n: peer(f) for n, f in work.peers.items()}
-    if compiled:
-        runs["torch.compile"] = peer(torch.compile(work.naive))
-    row: dict[str, Any] = {"work": work.name, "unit": work.unit, "rates": {}, "errors": {}}
+    arrays = _arrays(work)
+    want = work.naive({n: a.float() if a.is_floating_point() else a for n, a in arrays.items()})
+    ours, result = _ours(program, arrays)
+    runs: dict[str, Callable[[], Any]] = {"": ours} | {n: _of(f, arrays) for n, f in _peers(work)}
+    if "torch.compile" in against:
+        runs["torch.compile"] = _of(torch.compile(work.naive), arrays)
+    times, errors = dict[str, float](), dict[str, float]()
     for name, run in runs.items():
         try:
-            if name != "copy":
-                off = (run().float() - want).norm() / want.norm()
-                row["errors"][name] = float(off)
-            row["rates"][name] = work.amount / _seconds(run) / 1e12
+            with torch.no_grad():
+                found = run() if name else (run(), result)[1]
+                if name != "copy":
+                    errors[name] = float((found.float() - want).norm() / want.norm())
+                times[name] = _by_clock(run) if work.unit == "tokens/s" else _seconds(run)
         except (RuntimeError, ValueError) as error:  # a peer that cannot do it here
+            if not name:
+                raise
             say(f"{work.name}: {name}: {' '.join(str(error).split())[:300]}")
-            row["rates"][name] = None
+    rates = {
+        n: work.amount / t / (1 if work.unit == "tokens/s" else 1e12) for n, t in times.items()
+    }
+    say(f"{work.name}: {rates} {work.unit}, errors {errors}")
     told = program.explain()
-    row |= {k: told[k] for k in ("kernels", "measured", "rejected", "rejected_because", "seconds")}
-    return row
+    mine, at = times.pop(""), times.get(peer)
+    return {
+        "work": work.name,
+        "shape": [],
+        "dtype": "bfloat16",
+        "ours_ms": 1e3 * mine,
+        "peers": {n: 1e3 * t for n, t in times.items()},
+        "unit": work.unit,
+        "rates": rates,
+        "device": "cuda",
+        "threads": 1,
+        "ratio_best": at and at / mine,
+        "error": errors[""],
+        "right": errors[""] <= tolerance,
+        "ours_peak_bytes": program.peak_bytes(),
+    } | {k: told[k] for k in ("kernels", "measured", "rejected", "rejected_because", "seconds")}
+
+
+def _arrays(work: Work) -> Tensors:
+    import torch
+
+    torch.manual_seed(1)
+    arrays: Tensors = {}
+    for name, shape in work.shapes.items():
+        arrays[name] = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        if name in work.weights:
+            arrays[name] *= shape[-1] ** -0.5
+    numbers = {n: torch.tensor([i], device="cuda") for n, i in work.integers.items()}
+    return arrays | numbers
+
+
+def _ours(program: Any, arrays: Tensors) -> tuple[Callable[[], None], Any]:
+    """A run of the program, and the array that has its first result after it."""
+    import torch
+
+    m = program.manifest
+    made = [
+        torch.full(tuple(s.shape), math.nan, device="cuda", dtype=getattr(torch, s.dtype))
+        for s in m.outputs
+    ]
+    given = [arrays[slot.name] for slot in m.inputs]
+    addresses, shapes = [a.data_ptr() for a in given], [tuple(a.shape) for a in given]
+    results = [a.data_ptr() for a in made]
+
+    def run() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        program.enqueue(addresses, shapes, results, stream)
+
+    kind, number = m.results[0]
+    return run, (made if kind == "output" else given)[number]
+
+
+def _peers(work: Work) -> list[tuple[str, Callable[[Tensors], Any]]]:
+    """Those of the work; and where it moves bytes, a copy that moves as many."""
+    import torch
+
+    if work.unit != "TB/s":
+        return [*work.peers.items()]
+    buffer = torch.empty(int(work.amount / 2), dtype=torch.int8, device="cuda")
+    return [*work.peers.items(), ("copy", lambda t: buffer.clone())]
+
+
+def _of(f: Callable[[Tensors], Any], arrays: Tensors) -> Callable[[], Any]:
+    return lambda: f(arrays)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -106,11 +138,15 @@ def _seconds(run: Callable[[], Any]) -> float:
     return float(statistics.median(start.elapsed_time(end) for start, end in pairs)) / 1e3
 
 
-def _show(found: Sequence[dict[str, Any]]) -> None:
-    peers = list(dict.fromkeys(name for row in found for name in row["rates"]))
-    out = table("median rates by device time", "work", "unit", *peers, "our error", "kernels")
-    for row in found:
-        rates = [number(row["rates"].get(p)) for p in peers]
-        error = row["errors"].get("lambent", math.nan)
-        out.add_row(row["work"], row["unit"], *rates, f"{error:.1e}", str(len(row["kernels"])))
-    console().print(out)
+def _by_clock(run: Callable[[], Any]) -> float:
+    """Seconds of a run, one after the other, until all are done."""
+    import torch
+
+    for _ in range(5):
+        run()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(TOKENS):
+        run()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / TOKENS

@@ -1,10 +1,10 @@
-"""The rows of `lambent bench --suite cuda`: naive graphs, and what PyTorch's users would pick."""
+"""Work of `lambent bench --suite cuda`: naive graphs, and what PyTorch's users would pick."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Shapes = dict[str, tuple[int, ...]]
@@ -12,19 +12,31 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One row. `amount` is what a run does: operations, or bytes that it must move.
+    """What a row does. `amount` is what a run does: operations, or bytes that it must move.
 
-    graph: from lambent's inputs to the output; naive: the same with PyTorch, in any dtype;
-    peers: by name, what a PyTorch user would pick instead.
+    build: from lambent's inputs to the output, or a dict whose first entry is checked; naive: the
+    same with PyTorch, in any dtype; peers: by name, what a PyTorch user would pick instead.
+    weights: inputs that are drawn with a variance of 1 / their last dim; integers: inputs of one
+    number; donate: as `compile` wants it.
     """
 
     name: str
     unit: str
     amount: float
     shapes: Shapes
-    graph: Callable[[dict[str, Any]], Any]
+    build: Callable[[dict[str, Any]], Any]
     naive: Callable[[dict[str, Any]], Any]
     peers: dict[str, Callable[[dict[str, Any]], Any]]
+    weights: frozenset[str] = frozenset()
+    integers: dict[str, int] = field(default_factory=dict)
+    donate: dict[str, str] = field(default_factory=dict)
+
+    def graph(self) -> Any:
+        """The naive graph, on inputs of its own."""
+        import lambent as lt
+
+        inputs = {n: lt.input(n, shape, "bfloat16") for n, shape in self.shapes.items()}
+        return self.build(inputs | {n: lt.input(n, (1,), "int64") for n in self.integers})
 
 
 Tensors = dict[str, Any]
@@ -207,11 +219,7 @@ def rows(name: str, graph: Any, naive: Any, weights: str = "", m: int = 16384) -
     """Work on rows of 4096: it must read and write each element once. `weights`: of one row."""
     n = 4096
     shapes: Shapes = {"x": (m, n)} | dict.fromkeys(weights, (n,))
-
-    def copy(t: Tensors) -> Any:
-        return t["x"].clone()
-
-    return Work(f"{name} {m}×{n}", "TB/s", 4.0 * m * n, shapes, graph, naive, {"copy": copy})
+    return Work(f"{name} {m}×{n}", "TB/s", 4.0 * m * n, shapes, graph, naive, {})
 
 
 def softmax() -> Work:
@@ -269,29 +277,3 @@ def layer_norm() -> Work:
         return functional.layer_norm(t["x"], t["g"].shape, t["g"], t["b"], 1e-5)
 
     return rows("LayerNorm", graph, naive, "gb")
-
-
-SUITE: tuple[Callable[[], Work], ...] = (
-    lambda: matmul(4096, 4096, 4096),
-    lambda: matmul(8192, 8192, 8192),
-    lambda: matmul(2048, 4096, 14336),
-    lambda: matmul(4100, 4100, 4100),
-    softmax,
-    rms_norm,
-    layer_norm,
-    gelu,
-    lambda: attention(16, 128, Change()),
-    lambda: attention(16, 128, CAUSAL),
-    lambda: attention(32, 64, Change()),
-    lambda: attention(32, 64, CAUSAL),
-    lambda: biased(16, 128),
-    lambda: attention(16, 128, capped(50.0)),
-    lambda: attention(16, 128, sliding(4096, 1024)),
-    lambda: attention(32, 128, CAUSAL, kv=8),
-    lambda: attention(16, 128, CAUSAL, n=4000),
-    lambda: attention(32, 128, Change(), n=16384, batch=1, kv=8, rows=1),
-    lambda: attention(32, 128, Change(), n=16384, batch=16, kv=8, rows=1),
-    lambda: mlp(1),
-    lambda: mlp(16),
-    lambda: mlp(2048),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,9 @@ def shown(name: str) -> Iterator[Progress]:
         teller.join()
 
 
-def compile_graph(graph: Any, name: str, device: str, budget: float) -> Any:
+def compile_graph(
+    graph: Any, name: str, device: str, budget: float, donate: Mapping[str, str] | None = None
+) -> Any:
     """The program of a graph, searched with progress shown.
 
     Raises:
@@ -98,4 +100,6 @@ def compile_graph(graph: Any, name: str, device: str, budget: float) -> Any:
 
     choose("device", device, BACKENDS)
     with shown(name) as progress:
-        return lambent.compile(graph, device=device, budget=budget, progress=progress)
+        return lambent.compile(
+            graph, device=device, budget=budget, progress=progress, donate=donate
+        )

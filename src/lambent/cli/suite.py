@@ -21,14 +21,18 @@ class Row:
     """One line of a suite.
 
     make:      its work, made when it is its turn.
-    least:     the ratio of the best peer's time to ours that should be reached, if any.
-    tolerance: largest error, relative to the largest magnitude of the result.
+    least:     the ratio of a peer's time to ours that should be reached, if any.
+    tolerance: largest error, relative to the magnitude of the result.
+    peer:      the one that `least` speaks of; by default the best.
+    again:     whether the search is timed a second time, with what the first one found.
     """
 
     name: str
-    make: Callable[[], Example]
+    make: Callable[[], Any]
     least: float | None = None
     tolerance: float = 1e-4
+    peer: str = ""
+    again: bool = True
 
 
 def work(
@@ -327,4 +331,3 @@ CPU: tuple[Row, ...] = (
     Row("minilm 1×128", lambda: encoder(1), 1.2),
     Row("minilm 8×128", lambda: encoder(8), 1.1),
 )
-SUITES: dict[str, tuple[Row, ...]] = {"cpu": CPU}

@@ -32,7 +32,7 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
     plan = replace(plan, load=(), weights=plan.weights | _loaded(plan, backend))
     check(plan)
     sources = _sources(plan)
-    plan, over = donated(plan) if backend.shares_memory else (plan, {})
+    plan, over = donated(plan)
     assembly = assemble(plan, over)
     library = backend.assemble(assembly)
 

@@ -132,6 +132,7 @@ class Program:
         Args:
             inputs: addresses, in the manifest's order; `shapes` are those of their arrays.
             outputs: addresses of the manifest's outputs; they must hold what follows from shapes.
+                What is written in place of a donated input is not among them.
             stream: the caller's stream, 0 for the default one.
 
         Raises:

@@ -35,11 +35,17 @@ class Pretended:
 
     CUdevice_attribute = _Names()
     CUfunction_attribute = _Names()
+    CUstreamCaptureMode = _Names()
+    CUstream_flags = _Names()
 
     def __init__(self, run: Any = None) -> None:
         self.held: dict[int, Any] = {}
         self.launched: list[tuple[int, int, int, list[int]]] = []
         self.run = run
+        self.recorded: list[list[list[int]]] = []  # graphs: the addresses of each launch
+        self.replayed: list[int] = []  # graphs, as they were launched
+        self.recording = False
+        self.capturing: set[int] = set()  # streams that a caller records
 
     def __getattr__(self, name: str) -> Any:
         """Calls that do nothing: contexts, events, modules."""
@@ -91,6 +97,30 @@ class Pretended:
         count = self.run.count
         pointers = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
         addresses = [ctypes.c_void_p.from_address(pointers[i]).value or 0 for i in range(count)]
+        if self.recording:
+            self.recorded[-1].append(addresses)
+            return (Result.SUCCESS,)
         self.launched.append((x, threads, shared, addresses))
         self.run(addresses)
+        return (Result.SUCCESS,)
+
+    def cuStreamIsCapturing(self, stream: int) -> Any:
+        return Result.SUCCESS, int(stream in self.capturing)
+
+    def cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
+        self.recording = True
+        self.recorded.append([])
+        return (Result.SUCCESS,)
+
+    def cuStreamEndCapture(self, stream: int) -> Any:
+        self.recording = False
+        return Result.SUCCESS, len(self.recorded) - 1
+
+    def cuGraphInstantiate(self, graph: int, flags: int) -> Any:
+        return Result.SUCCESS, graph
+
+    def cuGraphLaunch(self, graph: int, stream: int) -> Any:
+        self.replayed.append(graph)
+        for addresses in self.recorded[graph]:
+            self.run(addresses)
         return (Result.SUCCESS,)

@@ -122,6 +122,39 @@ def test_a_program_runs_from_and_to_the_host(pretended: Pretended) -> None:
         library.Program(data, ["sm_80"])
 
 
+def test_a_run_on_the_same_arrays_is_recorded(pretended: Pretended) -> None:
+    p = program(33)
+    places = {"x": Place("input", 0), "w": Place("input", 1), "y": Place("output", 0)}
+    data = packed(p, ("y", "x", "w"), places, symbols=[], blocks=[])
+    ran = library.Program(data, ["sm_90"])
+    pretended.run = Meaning(p)
+    random = np.random.default_rng(2)
+    x, w = (random.standard_normal(n, np.float32) for n in ((33, 45), (45, 50)))
+    results = [np.zeros((33, 50), np.float32) for _ in range(2)]
+    given, weights = [a.ctypes.data for a in (x, w)], list[Array]()
+
+    def launches(y: Array, stream: int = 0) -> tuple[int, int]:
+        """How many kernels, and recorded runs, one more run launches."""
+        before = len(pretended.launched), len(pretended.replayed)
+        y[...] = 0
+        ran.enqueue(given, [y.ctypes.data], weights, [], 0, stream)
+        np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-5)
+        return len(pretended.launched) - before[0], len(pretended.replayed) - before[1]
+
+    assert [launches(y) for y in (results[0], results[0], results[1], results[0])] == [
+        (1, 0), (0, 1), (1, 0), (0, 1)
+    ]  # fmt: skip
+    assert launches(results[1]) == (0, 1)
+    assert pretended.replayed == [0, 0, 1]
+    pretended.capturing.add(7)
+    assert launches(results[0], stream=7) == (1, 0)  # it is part of the caller's own graph
+    x += 1  # the graph reads what is there now
+    assert launches(results[0]) == (0, 1)
+    for i in range(library.GRAPHS):
+        launches(np.zeros((33, 50), np.float32) if i else results[1])
+    assert len(ran._graphs) <= library.GRAPHS
+
+
 def test_intermediates_lie_in_the_arena(pretended: Pretended) -> None:
     p = program(45)
     places = {"x": Place("input", 0), "t": Place("arena", 1, 64), "y": Place("output", 0)}

@@ -61,7 +61,6 @@ class CpuBackend:
 
     name = "cpu"
     lanes = 2
-    shares_memory = True
 
     def __init__(self, renderer: Renderer | None = None) -> None:
         self.renderer: Renderer = renderer or RenderC()

@@ -67,7 +67,6 @@ class CudaBackend:
     """See `base.Backend`."""
 
     name = "cuda"
-    shares_memory = False
     default_schedule = staticmethod(schedule.default_schedule)
 
     def __init__(self, number: int = 0) -> None:
@@ -156,7 +155,11 @@ class CudaBackend:
                 codes.append(code)
             launches.append(launch(number, rendered, step, assembly.places))
         blocks = [text(size) for size in assembly.blocks]
-        image = pack(codes, launches, symbols=list(assembly.symbols), blocks=blocks)
+        places = [assembly.places[name] for step in assembly.steps for name in step.writes]
+        written = sorted({place.index for place in places if place.kind == "input"})
+        image = pack(
+            codes, launches, symbols=list(assembly.symbols), blocks=blocks, written=written
+        )
         return Library(image, "\n".join(t for t, _ in texts), (f"sm_{self._gpu.capability}",))
 
     def open(self, image: bytes, requires: Sequence[str]) -> library.Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,8 @@ def address(array: Array) -> int:
 class Function:
     """An entry of a loaded image, with what a launch needs. See `compiler.Code`.
 
-    Launches share the scratch memory: let one end before the next on another stream.
+    Launches share the scratch memory: let one end before the next on another stream. What was too
+    small is kept as well, as recorded launches use it.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Function:
         self._module = call("cuModuleLoadData", image)
         self._entry = call("cuModuleGetFunction", self._module, name.encode())
         self._threads, self._shared, self._scratch = threads, shared, scratch
-        self._each, self._held = each, Memory(0) if each else None
+        self._each, self._held = each, [Memory(0)] if each else []
         if shared > 48 << 10:
             kind = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", self._entry, kind, shared)
@@ -154,10 +155,10 @@ class Function:
         """Queue `tasks` programs. `sizes` are ctypes integers."""
         given = [*map(ctypes.c_void_p, pointers), *sizes]
         given += [ctypes.c_void_p(0)] * self._scratch
-        if self._held is not None:
-            if self._held.nbytes < tasks * self._each:
-                self._held = Memory(tasks * self._each)
-            given[-self._scratch] = ctypes.c_void_p(self._held.pointer)
+        if self._held:
+            if self._held[-1].nbytes < tasks * self._each:
+                self._held.append(Memory(2 * tasks * self._each))
+            given[-self._scratch] = ctypes.c_void_p(self._held[-1].pointer)
         places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(x) for x in given))
         if tasks:
             call(
@@ -167,6 +168,36 @@ class Function:
 
     def close(self) -> None:
         call("cuModuleUnload", self._module)
+
+
+class Graph:
+    """What `queue` puts on a stream, recorded once: `launch` does all of it again at once."""
+
+    def __init__(self, queue: Callable[[int], None]) -> None:
+        kinds = api().CUstreamCaptureMode, api().CUstream_flags
+        stream = call("cuStreamCreate", kinds[1].CU_STREAM_NON_BLOCKING)
+        try:
+            call("cuStreamBeginCapture", stream, kinds[0].CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            try:
+                queue(int(stream))
+            finally:
+                self._graph = call("cuStreamEndCapture", stream)
+        finally:
+            call("cuStreamDestroy", stream)
+        self._ready = call("cuGraphInstantiate", self._graph, 0)
+
+    def launch(self, stream: int) -> None:
+        call("cuGraphLaunch", self._ready, stream)
+
+    def __del__(self) -> None:
+        for name, part in (("cuGraphExecDestroy", "_ready"), ("cuGraphDestroy", "_graph")):
+            if hasattr(self, part):
+                getattr(api(), name)(getattr(self, part))  # an error here has been told before
+
+
+def captured(stream: int) -> bool:
+    """Whether somebody records what is queued on the stream."""
+    return bool(stream) and int(call("cuStreamIsCapturing", stream)) != 0
 
 
 class Timer:

@@ -1,4 +1,8 @@
-"""A whole program on the device: its arena, its weights, arrays in and out."""
+"""A whole program on the device: its arena, its weights, arrays in and out, recorded runs.
+
+A run on the same arrays and sizes as an earlier one is recorded as a CUDA graph, and replayed from
+then on: one call of the driver in place of one for each kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BackendError
-from lambent.backends.cuda.driver import Memory, device, synchronize
+from lambent.backends.cuda.driver import Graph, Memory, captured, device, synchronize
 from lambent.backends.cuda.image import Opened, whole
 from lambent.backends.sizes import number
 
 Array = np.ndarray[Any, Any]
+GRAPHS = 32  # recorded runs that are kept, and arrays and sizes that are remembered
 
 
 class Program:
@@ -40,6 +45,7 @@ class Program:
         self._arena: Memory | None = None
         self._weights: tuple[Any, list[Memory]] = ((), [])
         self._arrays: dict[tuple[str, int], Memory] = {}
+        self._graphs: dict[Any, Graph | None] = {}  # by arrays and sizes; None: seen once
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
@@ -56,6 +62,8 @@ class Program:
             self._enqueue(given, made, weights, sizes, arena_bytes, 0)
             for memory, array in zip(results, outputs, strict=True):
                 memory.get(array)
+            for i in self._opened.header.get("written", ()):
+                held[i].get(inputs[i])
 
     def enqueue(
         self, inputs: Sequence[int], outputs: Sequence[int], weights: Sequence[Array],
@@ -80,14 +88,27 @@ class Program:
         def pointer(kind: str, index: int, offset: int) -> int:
             return (starts[index] if kind == "arena" else pools[kind][index]) + offset
 
-        for step in self._opened.launches:
-            pointers = [pointer(*place) for place in step.places]
-            self._opened.run(step, pointers, symbols, stream)
+        def queue(stream: int) -> None:
+            for step in self._opened.launches:
+                pointers = [pointer(*place) for place in step.places]
+                self._opened.run(step, pointers, symbols, stream)
+
+        key = tuple(inputs), tuple(outputs), tuple(sizes)
+        if key in self._graphs and not captured(stream):
+            graph = self._graphs.pop(key) or Graph(queue)
+            self._graphs[key] = graph  # the last one used is the last to be forgotten
+            graph.launch(stream)
+            return
+        queue(stream)
+        while len(self._graphs) >= GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        self._graphs.setdefault(key)
 
     def _starts(self, symbols: Mapping[str, int], arena_bytes: int) -> list[int]:
         """Where the blocks of the arena start."""
         if self._arena is None or self._arena.nbytes < arena_bytes:
             synchronize()
+            self._graphs.clear()
             self._arena = None
             self._arena = Memory(arena_bytes)
         at, starts = self._arena.pointer, []
@@ -98,6 +119,7 @@ class Program:
 
     def _bound(self, weights: Sequence[Array]) -> list[int]:
         if self._weights[0] is not weights:
+            self._graphs.clear()
             held = [Memory(a.nbytes) for a in weights]
             for memory, array in zip(held, weights, strict=True):
                 memory.put(array)

@@ -144,6 +144,33 @@ class Blocks:
         low, high = self.prover.interval(e)
         return self.total(e, self.atom, wide=not -SMALL <= low <= high < SMALL)
 
+    # ---- which indices are valid --------------------------------------------------------------
+
+    def mask(self, dims: tuple[int, ...], needed: list[Tile]) -> str:
+        """The argument `mask` of a load or store over the dims, or nothing."""
+        whole = self.valid(dims, dims, needed)
+        return "" if whole is None else f", mask={whole.text}"
+
+    def valid(
+        self, axes: Iterable[int], dims: tuple[int, ...], needed: Iterable[Tile] = ()
+    ) -> Tile | None:
+        """Where all of the axes have valid indices, over the dims."""
+        found = [*needed, *(self.inside[i] for i in axes if i in self.inside)]
+        out: Tile | None = None
+        for t in found:
+            out = t.over(dims) if out is None else infix("&", out, t, dims, "int1")
+        return out
+
+    def cut(self, t: Tile, axes: Iterable[int], fill: str) -> Tile:
+        """The tile with `fill` where an index of the axes is not valid."""
+        valid = self.valid([i for i in t.dims if i in axes], t.dims)
+        if valid is None:
+            return t
+        text = f"tl.where({valid.text}, {t.text}, {fill})"
+        if t.dtype == "int1":
+            return infix("&", valid, t, t.dims, "int1")
+        return Tile(text, t.dims, t.dtype)
+
     # ---- places in memory --------------------------------------------------------------------
 
     def place(

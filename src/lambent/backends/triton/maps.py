@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
 from lambent.graph.dim import Size
-from lambent.kernel.tile import Index, Lit, Map, Value
+from lambent.kernel.tile import Index, Lit, Map, Ref, Value
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
@@ -66,6 +66,16 @@ def factored(v: Value) -> tuple[Lit | None, Value]:
         case Map(op="mul", args=(Lit() as factor, x)) | Map(op="mul", args=(x, Lit() as factor)):
             return factor, x
     return None, v
+
+
+def scaled(v: Value, lets: Mapping[str, Value]) -> tuple[float | None, Value]:
+    """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
+    given = lets.get(v.name, v) if isinstance(v, Ref) else v
+    factor, x = factored(chosen(given))
+    if factor is not None and v.dtype.is_float and factor.value > 0:
+        inner, found = scaled(x, lets)
+        return factor.value * (1.0 if inner is None else inner), found
+    return scaled(given, lets) if isinstance(given, Ref) and given != v else (None, v)
 
 
 def as_index(v: Value) -> Size | None:

@@ -17,7 +17,7 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.triton.maps import as_index, chosen, factored, limiting, mapped
+from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, scaled
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
@@ -295,7 +295,7 @@ class _Renderer:
         offset, _ = self.blocks.place(buffer, s.index, True)
         dims = self.joint([offset, value])
         place = infix("+", Tile(self.params[s.buffer]), offset.over(dims), dims, "int32")
-        mask = self.mask(dims, [])
+        mask = self.blocks.mask(dims, [])
         self.line(f"tl.store({place.text}, {value.to(dtype).over(dims).text}{mask})")
 
     # ---- values ------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class _Renderer:
         if 0 in buffer.shape:
             text = f"tl.zeros({self.blocks.shape(offset.dims)}, tl.{dtype})"
         else:
-            mask = self.mask(offset.dims, needed)
+            mask = self.blocks.mask(offset.dims, needed)
             place = infix("+", Tile(self.params[v.buffer]), offset, offset.dims, "")
             text = f"tl.load({place.text}{mask}{', other=0' if mask else ''})"
             text += " != 0" if dtype == "int1" else ""
@@ -427,35 +427,10 @@ class _Renderer:
         scope.loads[v.buffer, v.index] = Tile(name, dims, NAMES[v.dtype.name])
         return scope.loads[v.buffer, v.index]
 
-    def mask(self, dims: tuple[int, ...], needed: list[Tile]) -> str:
-        """The argument `mask` of a load or store over the dims, or nothing."""
-        whole = self.valid(dims, dims, needed)
-        return "" if whole is None else f", mask={whole.text}"
-
-    def valid(
-        self, axes: Iterable[int], dims: tuple[int, ...], needed: Iterable[Tile] = ()
-    ) -> Tile | None:
-        """Where all of the axes have valid indices, over the dims."""
-        found = [*needed, *(self.blocks.inside[i] for i in axes if i in self.blocks.inside)]
-        out: Tile | None = None
-        for t in found:
-            out = t.over(dims) if out is None else infix("&", out, t, dims, "int1")
-        return out
-
-    def cut(self, t: Tile, axes: Iterable[int], fill: str) -> Tile:
-        """The tile with `fill` where an index of the axes is not valid."""
-        valid = self.valid([i for i in t.dims if i in axes], t.dims)
-        if valid is None:
-            return t
-        text = f"tl.where({valid.text}, {t.text}, {fill})"
-        if t.dtype == "int1":
-            return infix("&", valid, t, t.dims, "int1")
-        return Tile(text, t.dims, t.dtype)
-
     # ---- reductions and products -------------------------------------------------------------
 
     def reduce(self, v: Reduce) -> Tile:
-        scale, x = self.scaled(v.arg)
+        scale, x = scaled(v.arg, self.lets)
         if v.op != "sum" and scale is not None:
             greatest = self.reduce(replace(v, arg=x))
             factor = literal(scale, v.dtype, False)
@@ -463,16 +438,7 @@ class _Renderer:
         t = self.value(v.arg).to(NAMES[v.dtype.compute.name])
         zero = v.op == "sum" and isinstance(v.arg, Load)
         fill = number(0 if v.op == "sum" else -math.inf, v.dtype)
-        return self.reduced(v.op, v.axes, t if zero else self.cut(t, v.axes, fill))
-
-    def scaled(self, v: Value) -> tuple[float | None, Value]:
-        """(c, x) for a value c·x with a constant c > 0: the maximum of c·x is c times that of x."""
-        given = self.lets.get(v.name, v) if isinstance(v, Ref) else v
-        factor, x = factored(chosen(given))
-        if factor is not None and v.dtype.is_float and factor.value > 0:
-            inner, found = self.scaled(x)
-            return factor.value * (1.0 if inner is None else inner), found
-        return self.scaled(given) if isinstance(given, Ref) and given != v else (None, v)
+        return self.reduced(v.op, v.axes, t if zero else self.blocks.cut(t, v.axes, fill))
 
     def reduced(self, op: str, axes: frozenset[int], t: Tile) -> Tile:
         dims, text, kept = list(t.dims), t.text, t.dtype
@@ -530,7 +496,7 @@ class _Renderer:
     def operand(self, t: Tile, v: Dot, dtype: str) -> Tile:
         """An operand of a product: 0 where a contracted index is not valid."""
         loaded = any(t == x for scope in self.scopes for x in scope.loads.values())
-        return (t if loaded else self.cut(t, v.axes, "0.0")).to(dtype)
+        return (t if loaded else self.blocks.cut(t, v.axes, "0.0")).to(dtype)
 
     def arranged(self, t: Tile, groups: tuple[tuple[int, ...], ...]) -> str:
         """The tile with its dims in groups: one dim each, and none for an empty first one."""

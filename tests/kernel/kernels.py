@@ -165,6 +165,18 @@ def softmax(two_pass: bool) -> Kernel:
     return b.kernel()
 
 
+def moments(m: Size = 8, n: Size = 16) -> Kernel:
+    """M = m + g, V = v + g·g and P = p + M·V."""
+    b = Build()
+    i, j = b.axes(m, n)
+    old, v, p, g = (b.load(name, i, j) for name in "mvpg")
+    new, v = b.add(old, g), b.add(v, b.mul(g, g))
+    b.out("P", b.add(p, b.mul(new, v)), i, j)
+    b.out("M", new, i, j)
+    b.out("V", v, i, j)
+    return b.kernel()
+
+
 def layernorm() -> Kernel:
     b = Build()
     r, c = b.axes(11, 60)

@@ -1,4 +1,4 @@
-"""Which inputs a kernel's output may be written over."""
+"""Which inputs a kernel's outputs may be written over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kernels import Build
 
 from lambent.graph.dim import axis
 from lambent.graph.dtypes import bfloat16
+from lambent.kernel.inplace import overwritable
 from lambent.kernel.kernel import Kernel
+from lambent.kernel.lower import lower
+from lambent.kernel.schedule import default_schedule
 
 
 def residual() -> Kernel:
@@ -67,4 +70,26 @@ CASES: dict[str, tuple[Callable[[], Kernel], set[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_may_be_overwritten(name: str) -> None:
     make, expected = CASES[name]
-    assert make().overwritable == expected
+    kernel = make()
+    assert kernel.overwritable == {(kernel.outputs[0].buffer.name, name) for name in expected}
+
+
+def sum_and_difference() -> Kernel:
+    b = Build()
+    i, j = b.axes(8, 16)
+    x, y = b.load("x", i, j), b.load("y", i, j)
+    b.out("S", b.add(x, y), i, j)
+    b.out("D", b.add(x, b.mul(b.c(-1), y)), i, j)
+    return b.kernel()
+
+
+def test_what_is_read_after_a_store_is_not_in_its_place() -> None:
+    kernel = sum_and_difference()
+    assert kernel.overwritable == {(o, i) for o in "SD" for i in "xy"}
+    assert overwritable(lower(kernel, default_schedule(kernel))) == {("D", "x"), ("D", "y")}
+
+
+def test_a_step_of_moments_is_written_over_the_last() -> None:
+    kernel = k.moments()
+    able = overwritable(lower(kernel, default_schedule(kernel)))
+    assert {("P", "p"), ("M", "m"), ("V", "v")} <= able <= kernel.overwritable

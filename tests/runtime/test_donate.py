@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels import moments
 
 import lambent as lt
+from lambent.backends.base import get
 from lambent.graph.tensor import Tensor
+from lambent.kernel.lower import lower
+from lambent.kernel.schedule import default_schedule
+from lambent.runtime.build import build
+from lambent.runtime.plan import Plan, Step
 
 H, S, D = 2, 9, 4
 FAR = (0, 4, S - 1, S, -1, -(2**31), 2**31 - 1)
@@ -101,6 +108,38 @@ def test_what_cannot_be_written_in_place_is_copied() -> None:
         for name, want in wants.items():
             np.testing.assert_array_equal(out[name], want)
         assert not any(np.shares_memory(v, given) for n, v in out.items() if n != "y")
+
+
+def test_two_outputs_of_both_inputs() -> None:
+    """Neither may be written before the other has read: one of them is copied."""
+    x, y = lt.input("x", (6, 4)), lt.input("y", (6, 4))
+    program = compiled({"a": x + y * 2.0, "b": x - y}, x="a", y="b")
+    a, b = np.arange(24, dtype=np.float32).reshape(6, 4), np.full((6, 4), 3, np.float32)
+    wants = {"a": a + 2 * b, "b": a - b}
+    out = program(x=a, y=b)
+    assert out["a"] is a and out["b"] is b
+    for name, want in wants.items():
+        np.testing.assert_array_equal(out[name], want)
+
+
+@pytest.mark.parametrize("tile", [1, 8])
+def test_a_kernel_writes_all_its_outputs_in_place(tile: int) -> None:
+    kernel = moments(40, 48)
+    schedule = replace(default_schedule(kernel), tiles=((0, tile), (1, 16)), order=(0, 1), grid=2)
+    step = Step(lower(kernel, schedule), ("P", "M", "V", *(b.name for b in kernel.inputs)))
+    buffers = {b.name: b for b in (*(o.buffer for o in kernel.outputs), *kernel.inputs)}
+    donate = (("p", 0), ("m", 1), ("v", 2))
+    plan = Plan((step,), (), buffers, ("m", "v", "p", "g"), ("P", "M", "V"), {}, donate)
+    program = build(plan, get("cpu"))
+    assert [kind for kind, _ in program.manifest.results] == ["input"] * 3
+    r = np.random.default_rng(0)
+    m, v, p, g = given = [r.random((40, 48), np.float32) for _ in range(4)]
+    new = m + g, v + g * g
+    want = p + new[0] * new[1], *new
+    found = program(**dict(zip("mvpg", given, strict=True)))
+    for got, array, wanted in zip(found, (p, m, v), want, strict=True):
+        assert got is array
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
 def test_a_saved_program_writes_in_place(tmp_path: Path) -> None:

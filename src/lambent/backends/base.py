@@ -105,6 +105,13 @@ class Step:
     def reads(self) -> tuple[str, ...]:
         return self.buffers[len(self.program.kernel.outputs) :]
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What the kernel's own buffers are called."""
+        kernel = self.program.kernel
+        inside = (*(o.buffer for o in kernel.outputs), *kernel.inputs)
+        return dict(zip([b.name for b in inside], self.buffers, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Assembly:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lambent.algebra.term import Buffer, Term, walk
+from lambent.algebra.term import Buffer as Buffer
+from lambent.algebra.term import Term, walk
 from lambent.graph.dim import Size, axes_in
-
-__all__ = ["Buffer", "Kernel", "Output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +42,18 @@ class Kernel:
         return all(b.weight for b in self.inputs)
 
     @property
-    def overwritable(self) -> frozenset[str]:
-        """The inputs whose memory may be the output's: each element is read where it is written.
+    def overwritable(self) -> frozenset[tuple[str, str]]:
+        """(output, input) that may be one memory: each element is read where it is written.
 
         Every load is at the output's own index, which nothing rebinds: whoever computes an element
-        has read it before, and nobody else does.
+        has read it before, and nobody else does. Of several outputs see `inplace.overwritable`.
         """
-        if len(self.outputs) > 1:
-            return frozenset()
-        output = self.outputs[0]
-        own = frozenset[int]().union(*map(axes_in, output.index))
-        terms = list(walk(output.term))
-        if any(t.axes & own for t in terms):
-            return frozenset()
-        loads = {(t.args[0], t.args[1] == output.index) for t in terms if t.op == "in"}
-        like = (output.buffer.shape, output.buffer.dtype)
-        names = {b.name for b in self.inputs if (b.shape, b.dtype) == like}
-        return frozenset(n for n in names if (n, True) in loads and (n, False) not in loads)
+        terms = list(walk(*(o.term for o in self.outputs)))
+        return frozenset(
+            (o.buffer.name, b.name)
+            for o in self.outputs
+            for b in self.inputs
+            if (b.shape, b.dtype) == (o.buffer.shape, o.buffer.dtype)
+            if {t.args[1] for t in terms if t.op == "in" and t.args[0] == b.name} == {o.index}
+            if not any(t.axes & axes_in(i) for t in terms for i in o.index)
+        )

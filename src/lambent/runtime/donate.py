@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lambent.kernel.inplace import in_place
-from lambent.runtime.plan import Plan
+from lambent.kernel.inplace import in_place, overwritable
+from lambent.runtime.plan import Plan, Step, faults
 
 
 def donated(plan: Plan) -> tuple[Plan, dict[str, str]]:
     """The plan with such outputs written in place, and the input whose memory each of them has."""
-    steps, over = list(plan.steps), dict[str, str]()
-    for name, number in plan.donated:
-        out = plan.outputs[number]
-        at = next((i for i, step in enumerate(steps) if out in step.writes), len(steps))
-        last = max((i for i, step in enumerate(steps) if name in step.reads), default=-1)
-        if out in over or name in plan.outputs or last < at:
-            continue
-        step, between = steps[at], steps[at + 1 : last + 1]
-        kernel = step.program.kernel
-        inside = [b.name for n, b in zip(step.reads, kernel.inputs, strict=True) if n == name]
-        alone = len(inside) == 1 and inside[0] in kernel.overwritable
-        if alone and not any(out in s.reads for s in between):
-            written = replace(step, program=in_place(step.program, inside[0]))
-            steps[at : last + 1] = [*between, written]
-            over[out] = name
-    return replace(plan, steps=tuple(steps)), over
+    over = dict[str, str]()
+    for name, out in ((name, plan.outputs[number]) for name, number in plan.donated):
+        able = out not in over and name not in plan.outputs
+        for at, step in enumerate(plan.steps if able else ()):
+            if (written := _written(step, out, name)) is not None:
+                last = max(i for i, s in enumerate(plan.steps) if name in s.reads)
+                before, after = plan.steps[: last + 1], plan.steps[last + 1 :]
+                moved = replace(plan, steps=(*before[:at], *before[at + 1 :], written, *after))
+                if not any(faults(moved, over | {out: name})):
+                    plan, over = moved, over | {out: name}
+    return plan, over
+
+
+def _written(step: Step, out: str, name: str) -> Step | None:
+    """The step with an output over an input, if that can be, and what it has in place already."""
+    able = {(step.names[o], step.names[b]): (o, b) for o, b in step.program.kernel.overwritable}
+    if (out, name) not in able or step.reads.count(name) > 1:
+        return None
+    program = in_place(step.program, *able[out, name])
+    taken = {(o.buffer.name, o.over) for o in program.kernel.outputs if o.over}
+    return replace(step, program=program) if taken <= overwritable(program) else None

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from lambent.graph.dim import Size, representative
 from lambent.graph.prove import UNBOUNDED, maximum
+from lambent.kernel.inplace import overwritable
 from lambent.runtime.plan import Plan
 
 ALIGN = 64
@@ -46,12 +47,11 @@ def in_place(plan: Plan, alive: dict[str, tuple[int, int]]) -> dict[str, str]:
     """Buffers whose step may write them over an input that it is the last to read → that input."""
     found: dict[str, str] = {}
     for number, step in enumerate(plan.steps):
-        kernel = step.program.kernel
-        for name, buffer in zip(step.reads, kernel.inputs, strict=True):
-            over = step.writes[0]
+        for made, read in sorted(overwritable(step.program)):
+            over, name = step.names[made], step.names[read]
             dies = name in alive and alive[name][1] == number and step.reads.count(name) == 1
             fits = over in alive and nbytes(plan, over) == nbytes(plan, name)
-            if dies and fits and buffer.name in kernel.overwritable:
+            if dies and fits and name not in found.values():
                 found.setdefault(over, name)
     return found
 

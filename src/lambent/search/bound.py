@@ -45,10 +45,9 @@ def rate(calibration: Calibration, dtype: DType) -> float:
 
 def prices(calibration: Calibration, total_bytes: float) -> Prices:
     """Unit prices for enumeration: bytes at the level that holds all arrays of the program."""
-    flops = rate(calibration, float32)
     levels = calibration.levels
     byte = 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
-    return Prices(1 / flops, byte, calibration.launch)
+    return Prices(1 / rate(calibration, float32), byte, calibration.launch)
 
 
 class Bounder:

@@ -76,7 +76,7 @@ class _Cutter:
         if not self.heavy:
             return [((), self.outputs)]
         cuts = [-1, self.end]
-        for width in (1, 2, 3):
+        for width in range(1, 1 + max(map(len, self.crossing.values()))):
             if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
                 break
             sites = [i for i in range(self.end) if len(self.crossing[i]) <= width]

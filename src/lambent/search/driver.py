@@ -36,6 +36,8 @@ FUSED = 4  # the same with several reductions inside: they need other tiles than
 KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
+PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
+UNPRICED = 1e3  # times its bound is what a kernel is taken to cost that there was no time to price
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -108,8 +110,14 @@ class Entry:
     form: Canonical
     root: int  # the stored value that it makes
     reductions: int
+    basic: bool
     bound: float
     tuned: Tuned
+
+    @property
+    def priced(self) -> bool:
+        """By the model, or measured."""
+        return not self.open or self.tuned.likely is not None
 
     @property
     def name(self) -> str:
@@ -160,12 +168,18 @@ class Region:
         """Seconds of a run that better kernels may still win; most where none is whole."""
         return self.work.count * (self.cost - self.lower)
 
-    def estimates(self) -> list[float]:
-        """What kernels are likely to take: the model, times how far it was off by the median."""
+    def estimates(self, late: bool = False) -> list[float]:
+        """What kernels are likely to take: the model, times how far it was off by the median.
+
+        late: only what is priced counts, and the basic kernels that always are there.
+        """
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
-        return [e.estimate(scale) for e in self.entries]
+        return [
+            e.estimate(scale) * (UNPRICED if late and not (e.basic or e.priced) else 1.0)
+            for e in self.entries
+        ]
 
     def settle(self) -> None:
         """The best cover of what is measured."""
@@ -223,7 +237,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         for c in found.candidates:
             form = canonical(c.kernel)
             bound = bounder.bound(c.kernel)
-            entries.append(Entry(form, c.root, c.reductions, bound, bench.known(form)))
+            entries.append(Entry(form, c.root, c.reductions, c.basic, bound, bench.known(form)))
         return Region(work, entries, Problem(found.candidates, outputs), found.capped)
 
 
@@ -269,7 +283,7 @@ class _Driver:
                 why = "; ".join(f"{k}: {m}" for k, m in sorted(self.bench.messages.items()))
                 raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
-            likely = self.likely(r)
+            likely = self.likely(r, PRICING * budget)
             r.settle()
         covers = [*likely, optimistic]
         new = {} if r.cost * (1 - stop_gap) <= r.lower else self.new_kernels(r, covers)
@@ -291,14 +305,20 @@ class _Driver:
         with self.bench.clock.phase("cover"):
             r.settle()
 
-    def likely(self, r: Region) -> list[Cover]:
-        """Covers that are cheap by the model, which prices a kernel once a cover asks for it."""
+    def likely(self, r: Region, deadline: float) -> list[Cover]:
+        """Covers that are cheap by the model, which prices a kernel once a cover asks for it.
+
+        A segment without a cover may use its share of the time to the deadline for that.
+        """
         new = [k for k, e in enumerate(r.entries) if e.open]
+        now, missing = self.bench.clock.elapsed(), sum(o.best is None for o in self.regions)
+        until = now + max(0.0, deadline - now) / missing if r.best is None else math.inf
         while True:
-            covers = diverse(r.problem, r.estimates(), new, 2)
+            late = self.bench.clock.elapsed() >= until
+            covers = diverse(r.problem, r.estimates(late), new, 2)
             asked = [r.entries[k] for c in covers for k in c.kernels]
-            fresh = [e for e in asked if e.open and e.tuned.likely is None]
-            if not fresh:
+            fresh = [e for e in asked if not e.priced]
+            if late or not fresh:
                 return covers
             for e in fresh:
                 self.bench.likely(e.tuned)

@@ -115,11 +115,6 @@ class Entry:
     tuned: Tuned
 
     @property
-    def priced(self) -> bool:
-        """By the model, or measured."""
-        return not self.open or self.tuned.likely is not None
-
-    @property
     def name(self) -> str:
         return digest("\n".join([self.form.text, *(b.name for b in self.form.buffers)]))
 
@@ -138,8 +133,13 @@ class Entry:
         """What it may take at least."""
         return self.bound if self.open else self.time
 
-    def estimate(self, scale: float) -> float:
-        """By the model, as far as it was asked, or as measured, with hope until tuning fails."""
+    def estimate(self, scale: float, unpriced: float) -> float:
+        """By the model, or as measured, with hope until tuning fails.
+
+        unpriced: times its bound is what the model was not asked for; basic kernels take it once.
+        """
+        if self.open and self.tuned.likely is None:
+            return self.bound * (1.0 if self.basic else unpriced)
         if self.open:
             return max((self.tuned.likely or 0.0) * scale, self.bound)
         hope = 1.0 if self.tuned.failed or self.tuned.stale else HOPE
@@ -168,18 +168,12 @@ class Region:
         """Seconds of a run that better kernels may still win; most where none is whole."""
         return self.work.count * (self.cost - self.lower)
 
-    def estimates(self, late: bool = False) -> list[float]:
-        """What kernels are likely to take: the model, times how far it was off by the median.
-
-        late: only what is priced counts, and the basic kernels that always are there.
-        """
+    def estimates(self, unpriced: float = 1.0) -> list[float]:
+        """What kernels are likely to take: the model, times how far it was off by the median."""
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
-        return [
-            e.estimate(scale) * (UNPRICED if late and not (e.basic or e.priced) else 1.0)
-            for e in self.entries
-        ]
+        return [e.estimate(scale, unpriced) for e in self.entries]
 
     def settle(self) -> None:
         """The best cover of what is measured."""
@@ -308,16 +302,16 @@ class _Driver:
     def likely(self, r: Region, deadline: float) -> list[Cover]:
         """Covers that are cheap by the model, which prices a kernel once a cover asks for it.
 
-        A segment without a cover may use its share of the time to the deadline for that.
+        A segment without a cover may use its share of the time to the deadline, or of 2 seconds.
         """
         new = [k for k, e in enumerate(r.entries) if e.open]
         now, missing = self.bench.clock.elapsed(), sum(o.best is None for o in self.regions)
-        until = now + max(0.0, deadline - now) / missing if r.best is None else math.inf
+        until = now + max(2.0, deadline - now) / missing if r.best is None else math.inf
         while True:
             late = self.bench.clock.elapsed() >= until
-            covers = diverse(r.problem, r.estimates(late), new, 2)
+            covers = diverse(r.problem, r.estimates(UNPRICED if late else 1.0), new, 2)
             asked = [r.entries[k] for c in covers for k in c.kernels]
-            fresh = [e for e in asked if not e.priced]
+            fresh = [e for e in asked if e.open and e.tuned.likely is None]
             if late or not fresh:
                 return covers
             for e in fresh:

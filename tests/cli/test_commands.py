@@ -16,7 +16,7 @@ import pytest
 import lambent
 from lambent import compiler
 from lambent.backends.base import Outcome
-from lambent.cli import store
+from lambent.frontends import kept
 from lambent.runtime import save
 from lambent.search.database import FILE, Database
 
@@ -244,7 +244,7 @@ def test_programs_are_kept_under_all_that_made_them(call: Any, monkeypatch: Any)
     from lambent.search import database
 
     def key(*what: object) -> str:
-        return store.program_key("x", "cpu", what)
+        return kept.program_key("x", "cpu", what)
 
     one = key(1, "a")
     assert key(1, "a") == one and key(2, "a") != one

@@ -34,7 +34,7 @@ class Evaluated:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Evaluated]:
     """What was compiled, in order; a program in the cache is loaded from here."""
-    from lambent.cli import store
+    from lambent.frontends import kept as store
 
     made: list[Evaluated] = []
     kept: dict[str, Evaluated] = {}

@@ -65,7 +65,7 @@ def run(
         from lambent.cli.files import Sizes, run_file
 
         sizes = Sizes(dim or (), shape or (), value or ())
-        run_file(Path(model), sizes, input or (), seed, against, budget, device, json)
+        run_file(Path(model), sizes, input or (), seed, against, budget, device, fresh, json)
         return
     from lambent.cli.run import run_model
 

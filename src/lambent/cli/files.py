@@ -121,7 +121,7 @@ def compile_file(
 
 def run_file(
     file: Path, sizes: Sizes, given: Sequence[str], seed: int, against: str,
-    budget: float, device: str, json: bool,
+    budget: float, device: str, fresh: bool, json: bool,
 ) -> None:  # fmt: skip
     """Compile an ONNX file (or load a saved program) and run it once, on given or random inputs.
 
@@ -134,7 +134,7 @@ def run_file(
         choose("peer", against, ["onnxruntime"])
         need("onnxruntime", "onnxruntime", "--against onnxruntime")
     if is_onnx:
-        program = compile_graph(sizes.graph(file), file.stem, device, budget)
+        program = compile_graph(sizes.graph(file), file.stem, device, budget, fresh)
     elif against or sizes != Sizes():
         raise UserError(f"{file} is compiled: --against and sizes are for .onnx files")
     else:

@@ -86,9 +86,10 @@ def shown(name: str) -> Iterator[Progress]:
 
 
 def compile_graph(
-    graph: Any, name: str, device: str, budget: float, donate: Mapping[str, str] | None = None
-) -> Any:
-    """The program of a graph, searched with progress shown.
+    graph: Any, name: str, device: str, budget: float, fresh: bool = True,
+    donate: Mapping[str, str] | None = None,
+) -> Any:  # fmt: skip
+    """The program of a graph, searched with progress shown; or a kept one, if it may be.
 
     Raises:
         UserError: the budget is not positive, there is no such device.
@@ -97,9 +98,12 @@ def compile_graph(
         raise UserError(f"--budget {budget:g}: give a positive number of seconds")
     import lambent
     from lambent.backends.base import BACKENDS
+    from lambent.frontends import kept
 
     choose("device", device, BACKENDS)
     with shown(name) as progress:
+        if not fresh:
+            return kept.compiled(graph, device=device, budget=budget, progress=progress)
         return lambent.compile(
             graph, device=device, budget=budget, progress=progress, donate=donate
         )

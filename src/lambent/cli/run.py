@@ -67,13 +67,13 @@ def run_model(
 
 def obtain(batch: int, length: int, budget: float, device: str, fresh: bool) -> tuple[Any, bool]:
     """The program for these shapes, and whether it came from the cache of programs."""
-    from lambent.cli import store
+    from lambent.frontends import kept
 
-    key = store.program_key("minilm", device, (batch, length, budget, minilm.version()))
-    if not fresh and (program := store.load_program(key)) is not None:
+    key = kept.program_key("minilm", device, (batch, length, budget, minilm.version()))
+    if not fresh and (program := kept.load_program(key)) is not None:
         return program, True
     program = compile_graph(minilm.graph(batch, length), "minilm", device, budget)
-    store.save_program(key, program)
+    kept.save_program(key, program)
     return program, False
 
 

@@ -1,10 +1,9 @@
-"""The cache as a user sees it: contents, clearing, export and import; and the stored programs."""
+"""The cache as a user sees it: contents, clearing, export and import."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -12,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from lambent.backends.cpu.cache import cache_dir, digest, write_atomic
+from lambent.backends.cpu.cache import cache_dir, write_atomic
 from lambent.cli.errors import UserError, choose
 from lambent.cli.output import console, print_json, size, table
 
@@ -156,39 +155,3 @@ def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
         return 0
     write_atomic(target, archive.read(name))
     return 1
-
-
-# ---- whole programs --------------------------------------------------------------------------
-
-
-def program_key(name: str, device: str, what: tuple[object, ...]) -> str:
-    """The file of a program in the cache: what it computes, where, and by which compiler."""
-    from lambent.backends.base import get
-    from lambent.search.database import code_version
-
-    version = code_version(".")  # of all: what writes the graph, and what puts kernels together
-    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.lambent"
-
-
-def load_program(key: str) -> Any:
-    """The cached program, or None: not there, or no longer readable."""
-    path = cache_dir() / key
-    if not path.is_file():
-        return None
-    from lambent.runtime import save
-
-    try:
-        return save.load(path)
-    except (ValueError, OSError) as error:
-        print(f"cached program not usable, searching anew: {error}", file=sys.stderr)
-        return None
-
-
-def save_program(key: str, program: Any) -> None:
-    """Keep a program for the next run; a cache that cannot be written costs only time."""
-    path = cache_dir() / key
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        program.save(path)
-    except OSError as error:
-        print(f"program not kept: {error}", file=sys.stderr)

@@ -76,17 +76,17 @@ def _program(
     model: LanguageModel, tokens: int, budget: float, device: str, fresh: bool
 ) -> tuple[Any, bool]:
     """The program for so many new tokens, and whether it had to be compiled."""
-    from lambent.cli import store
     from lambent.cli.progress import compile_graph
+    from lambent.frontends import kept
     from lambent.text.generate import graph
 
     forms = sorted((n, w.format, w.shape) for n, w in model.weights.items())
-    key = store.program_key("decoder", device, (model.config, forms, tokens, budget))
-    if not fresh and (program := store.load_program(key)) is not None:
+    key = kept.program_key("decoder", device, (model.config, forms, tokens, budget))
+    if not fresh and (program := kept.load_program(key)) is not None:
         return program, False
     name = f"{model.path.stem}, {tokens} token{'s' if tokens > 1 else ''} at once"
     program = compile_graph(graph(model, tokens), name, device, budget)
-    store.save_program(key, program)
+    kept.save_program(key, program)
     return program, True
 
 

@@ -112,9 +112,9 @@ def _metas(module: GraphModule) -> list[torch.Tensor]:
 
 
 def _compiled(tensors: Sequence[Tensor], options: Options) -> Run:
-    from lambent.compiler import compile
+    from lambent.frontends import kept
 
-    program = compile(
+    program = kept.compiled(
         tuple(tensors), device=options.device, budget=options.budget, seed=options.seed
     )
     return lambda arrays: program(**arrays)

@@ -1,0 +1,137 @@
+"""Programs that outlive a process: whole files in the cache, found again without any search.
+
+A file's name is a hash of what the program computes, on what device, and of our own sources. Of a
+graph that is its nodes, names and sizes and the contents of its weights, so that a wrong hit is
+impossible. The oldest files go once there are too many; `lambent cache clear` removes all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lambent.backends.cpu.cache import cache_dir, digest
+from lambent.graph.node import Node, topo
+from lambent.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from lambent.runtime.program import Program
+    from lambent.search.driver import Progress
+
+LIMIT = 4 << 30
+"""Bytes of programs that are kept."""
+
+
+def compiled(
+    outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    *,
+    device: str = "cpu",
+    budget: float = 60.0,
+    seed: int = 0,
+    progress: bool | Callable[[Progress], None] = True,
+) -> Program:
+    """As `lambent.compile`, or the program that an earlier call of equal meaning kept.
+
+    Weights that a kept program reads as they are stay the arrays of the graph.
+    """
+    from lambent.compiler import compile
+
+    key = program_key("graph", device, (_meaning(outputs), budget, seed))
+    kept = load_program(key)
+    if kept is not None:
+        given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
+        slots = zip(kept.manifest.weights, kept.weights, strict=True)
+        kept.weights = [_shared(given.get(slot.name), array) for slot, array in slots]
+        return kept
+    program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress)
+    if not program.explain()["interrupted"]:
+        save_program(key, program)
+    return program
+
+
+def program_key(name: str, device: str, what: tuple[object, ...]) -> str:
+    """The file of a program in the cache: what it computes, where, and by which compiler."""
+    from lambent.backends.base import get
+    from lambent.search.database import code_version
+
+    version = code_version(".")  # of all: what writes the graph, and what puts kernels together
+    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.lambent"
+
+
+def load_program(key: str) -> Program | None:
+    """The cached program, or None: not there, or no longer readable."""
+    path = cache_dir() / key
+    if not path.is_file():
+        return None
+    from lambent.runtime import save
+
+    try:
+        found = save.load(path)
+        os.utime(path)
+    except (ValueError, OSError) as error:
+        print(f"cached program not usable, searching anew: {error}", file=sys.stderr)
+        return None
+    return found
+
+
+def save_program(key: str, program: Program) -> None:
+    """Keep a program for the next run; a cache that cannot be written costs only time."""
+    path = cache_dir() / key
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        program.save(path)
+        _prune()
+    except OSError as error:
+        print(f"program not kept: {error}", file=sys.stderr)
+
+
+def _prune() -> None:
+    """Remove what was not used for longest, until the rest is within the limit."""
+    files = [(p.stat(), p) for p in (cache_dir() / "programs").glob("*.lambent")]
+    total = 0
+    for stat, path in sorted(files, key=lambda f: (-f[0].st_mtime, f[1])):
+        total += stat.st_size
+        if total > LIMIT:
+            path.unlink(missing_ok=True)
+
+
+# ---- what a graph means ------------------------------------------------------------------------
+
+
+def _nodes(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> list[Node]:
+    found = [outputs] if isinstance(outputs, Tensor) else outputs
+    return [t.node for t in (found.values() if isinstance(found, Mapping) else found)]
+
+
+def _meaning(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> tuple[object, ...]:
+    """All that the program of a graph depends on: nodes, names, sizes and facts, and weights."""
+    from lambent.algebra.segments import abstract
+    from lambent.graph.dim import declared, symbols_in
+    from lambent.graph.prove import facts
+
+    form = tuple(outputs) if isinstance(outputs, Mapping) else isinstance(outputs, Tensor)
+    instance, segment = abstract(_nodes(outputs))
+    atoms = {a for n in topo(instance.outputs) for d in n.shape for a in symbols_in(d)}
+    known = [str(f) for f in facts() if symbols_in(f) <= atoms]
+    return (
+        segment.key, form, [n.name for n in (*instance.inputs, *instance.weights)],
+        [str(declared(a)) for a in sorted(atoms)], known,
+        [_contents(n.attr.array) for n in instance.weights],
+    )  # fmt: skip
+
+
+def _contents(array: np.ndarray[Any, Any]) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _shared(given: np.ndarray[Any, Any] | None, kept: np.ndarray[Any, Any]) -> Any:
+    """The graph's own array where it has the same elements in the order that code reads."""
+    if given is None or (given.shape, given.dtype) != (kept.shape, kept.dtype):
+        return kept
+    flags = given.flags
+    return given if flags.c_contiguous and flags.aligned else kept

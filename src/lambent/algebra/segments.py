@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lambent.algebra.saturate import is_finite
 from lambent.graph.node import Node, Weight, above, make, topo
-from lambent.graph.ops import REDUCE
+from lambent.graph.ops import REDUCE, VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,14 @@ class _Cutter:
         self.outputs, self.limit = outputs, limit
         nodes = topo(outputs)
         varies = above(nodes, lambda n: n.op == "input")
-        self.heavy = list(above(nodes, lambda n: n.op in REDUCE and n in varies))
+        heavy = above(nodes, lambda n: n.op in REDUCE and n in varies)
+        self.heavy = [n for n in heavy if n.op not in VIEWS]
         self.end = len(self.heavy) - 1
         self.position = {n: i for i, n in enumerate(self.heavy)}
-        last = {s: i for i, n in enumerate(self.heavy) for s in n.srcs}
+        reads = [(_base(s), i, n.op in REDUCE) for i, n in enumerate(self.heavy) for s in n.srcs]
+        reads += [(_base(n), self.end, False) for n in outputs]
+        last = {s: i for s, i, _ in reads}
+        self.summed = {s for s, _, _ in reads} - {s for s, _, reduced in reads if not reduced}
         self.crossing: dict[int, tuple[Node, ...]] = {-1: ()}
         for i, n in enumerate(self.heavy):
             known = (*self.crossing[i - 1], n)
@@ -79,7 +83,7 @@ class _Cutter:
         for width in range(1, 1 + max(map(len, self.crossing.values()))):
             if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
                 break
-            sites = [i for i in range(self.end) if len(self.crossing[i]) <= width]
+            sites = [i for i in range(self.end) if self._may_cut(i, width)]
             cuts = self._repeating([-1, *sites, self.end])
         found = [self._piece(a, b) for a, b in itertools.pairwise(cuts)]
         return [piece for piece in found if piece[1]]
@@ -88,6 +92,10 @@ class _Cutter:
         passed = [n for n in self.crossing[end] if self.position[n] > start]
         given = [n for n in self.outputs if start < self.position.get(n, self.end) <= end]
         return self.crossing[start], tuple(dict.fromkeys((*passed, *given)))
+
+    def _may_cut(self, i: int, width: int) -> bool:
+        """Whether little crosses there, and nothing that only reductions read, as a product."""
+        return len(self.crossing[i]) <= width and self.summed.isdisjoint(self.crossing[i])
 
     def _size(self, start: int, end: int) -> int:
         return sum(n.op in REDUCE for n in self.heavy[start + 1 : end + 1])
@@ -102,6 +110,11 @@ class _Cutter:
             if wanted and here > out[-1]:
                 out.append(here)
         return [*out, self.end]
+
+
+def _base(n: Node) -> Node:
+    """What a view looks at: it crosses a cut, and the view is taken again behind."""
+    return _base(n.srcs[0]) if n.op in VIEWS else n
 
 
 def _run(keys: list[str]) -> range:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from lambent.search.driver import Progress, Work, remembered, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Tell = bool | Callable[[Progress], None]
 FINISH = 0.1  # the share of the budget for building and timing whole programs
 
 
@@ -33,7 +33,7 @@ def compile(
     device: str = "cpu",
     budget: float = 60.0,
     seed: int = 0,
-    progress: bool | Callable[[Progress], None] = True,
+    progress: Tell = True,
     stop_gap: float = 0.05,
     donate: Mapping[str, int | str] | None = None,
 ) -> Program:
@@ -68,13 +68,11 @@ def compile(
     with clock.phase("saturate"):
         instances, segments = cut(nodes)
         saturated = {s.key: saturate(s.outputs) for s in segments}
-    counts = {s.key: sum(i.key == s.key for i in instances) for s in segments}
-    works = [Work(saturated[s.key], counts[s.key]) for s in segments]
+    works = [Work(saturated[s.key], sum(i.key == s.key for i in instances)) for s in segments]
     symbols = _hints(nodes)
     key = f"{[i.key for i in instances]} {symbols} {seed} {stop_gap}"
-    history, record = _recorder(_listener(progress))
-    db = Database(cache_dir(), backend.device_key())
-    try:
+    history, record = _recorder(progress)
+    with Database(cache_dir(), backend.device_key()) as db:
         effort, known = db.plan(key) or (0.0, None)
         found = search(
             works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
@@ -89,8 +87,6 @@ def compile(
         chosen = options[best]
         spent = 0.0 if found.interrupted else budget
         db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
-    finally:
-        db.close()
     program = programs[best]
     told = report(
         backend, plans[best], chosen, instances, segments, saturated, found, history, program,
@@ -154,34 +150,18 @@ def _hints(nodes: Sequence[Node]) -> dict[str, int]:
     return {s.name: s.hint for s in map(declared, sorted(atoms))}
 
 
-def _listener(
-    progress: bool | Callable[[Progress], None],
-) -> Callable[[Progress], None] | None:
-    if not isinstance(progress, bool):
-        return progress
-    return _line if progress and sys.stderr.isatty() else None
-
-
-def _recorder(
-    tell: Callable[[Progress], None] | None,
-) -> tuple[list[Progress], Callable[[Progress], None]]:
-    """A list of the search's states, and the listener that fills it and passes them on."""
+def _recorder(progress: Tell) -> tuple[list[Progress], Callable[[Progress], None]]:
+    """A list of the search's states, and what fills it and tells them, on a terminal now and then."""
     history: list[Progress] = []
 
     def record(state: Progress) -> None:
+        before = history[-1].seconds if history else 0.0
         history.append(state)
-        if tell is not None:
-            tell(state)
+        if callable(progress):
+            progress(state)
+        elif progress and sys.stderr.isatty() and state.seconds // 2 > before // 2:
+            best = "-" if state.best is None else f"{state.best * 1e3:.3g} ms"
+            told = f"{state.measured} of {state.candidates} kernels measured, best {best}"
+            print(f"lambent: {told}, {state.seconds:.0f} s", file=sys.stderr)
 
     return history, record
-
-
-_last = [0.0]
-
-
-def _line(state: Progress) -> None:
-    if time.monotonic() - _last[0] > 2.0:
-        _last[0] = time.monotonic()
-        best = "-" if state.best is None else f"{state.best * 1e3:.3g} ms"
-        print(f"lambent: {state.measured} of {state.candidates} kernels measured, best {best}, "
-              f"{state.seconds:.0f} s", file=sys.stderr)  # fmt: skip

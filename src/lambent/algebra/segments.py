@@ -72,8 +72,7 @@ class _Cutter:
         self.summed = {s for s, _, _ in reads} - {s for s, _, reduced in reads if not reduced}
         self.crossing: dict[int, tuple[Node, ...]] = {-1: ()}
         for i, n in enumerate(self.heavy):
-            known = (*self.crossing[i - 1], n)
-            self.crossing[i] = tuple(x for x in known if last.get(x, -1) > i)
+            self.crossing[i] = tuple(x for x in (*self.crossing[i - 1], n) if last.get(x, -1) > i)
 
     def pieces(self) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
         """(what crosses into it, its results) of each segment, in order."""

@@ -19,7 +19,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from lambent.backends.base import Outcome
+from lambent.backends.base import Backend, Outcome
 from lambent.kernel.check import check
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import Moves, neighbours, sample
@@ -66,7 +66,7 @@ class Tuned:
     form: Canonical
     outcomes: dict[str, Outcome]
     random: Random
-    backend: Any
+    backend: Backend
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
     stale: int = 0  # rounds of tuning without a gain
@@ -76,13 +76,11 @@ class Tuned:
     @cached_property
     def guesses(self) -> list[Schedule]:
         """What is tried first, in this order."""
-        found: list[Schedule] = self.backend.guesses(self.form.kernel)
-        return found
+        return self.backend.guesses(self.form.kernel)
 
     @cached_property
     def table(self) -> Moves:
-        found: Moves = self.backend.moves(self.form.kernel)
-        return found
+        return self.backend.moves(self.form.kernel)
 
     def best(self, library: bool = True) -> tuple[float, str] | None:
         """The least seconds and their schedule; ties by text. At load any verified one will do.
@@ -141,7 +139,7 @@ class Bench:
     rejected: how many schedules were not used, by reason; the last message of each.
     """
 
-    backend: Any
+    backend: Backend
     db: Database
     symbols: Mapping[str, int]
     clock: Clock
@@ -235,7 +233,7 @@ class Bench:
         for repeats in (1, REPEATS):
             near = _near(batch, outcomes)
             with self.clock.phase("measure"):
-                timed = near and self.backend.measure(
+                timed = self.backend.measure(
                     library, self.symbols, repeats=repeats, limit=limit, only=near
                 )
             for i in near:

@@ -151,7 +151,7 @@ def _hints(nodes: Sequence[Node]) -> dict[str, int]:
 
 
 def _recorder(progress: Tell) -> tuple[list[Progress], Callable[[Progress], None]]:
-    """A list of the search's states, and what fills it and tells them, on a terminal now and then."""
+    """A list of the search's states, and what fills it and tells them now and then."""
     history: list[Progress] = []
 
     def record(state: Progress) -> None:

@@ -134,7 +134,7 @@ def run_file(
         choose("peer", against, ["onnxruntime"])
         need("onnxruntime", "onnxruntime", "--against onnxruntime")
     if is_onnx:
-        program = compile_graph(sizes.graph(file), file.stem, device, budget, fresh)
+        program = compile_graph(sizes.graph(file), file.stem, device, budget, fresh=fresh)
     elif against or sizes != Sizes():
         raise UserError(f"{file} is compiled: --against and sizes are for .onnx files")
     else:

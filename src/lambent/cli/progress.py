@@ -86,8 +86,8 @@ def shown(name: str) -> Iterator[Progress]:
 
 
 def compile_graph(
-    graph: Any, name: str, device: str, budget: float, fresh: bool = True,
-    donate: Mapping[str, str] | None = None,
+    graph: Any, name: str, device: str, budget: float, donate: Mapping[str, str] | None = None,
+    fresh: bool = True,
 ) -> Any:  # fmt: skip
     """The program of a graph, searched with progress shown; or a kept one, if it may be.
 

@@ -37,7 +37,6 @@ KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
-UNPRICED = 1e3  # times its bound is what a kernel is taken to cost that there was no time to price
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -309,7 +308,7 @@ class _Driver:
         until = now + max(2.0, deadline - now) / missing if r.best is None else math.inf
         while True:
             late = self.bench.clock.elapsed() >= until
-            covers = diverse(r.problem, r.estimates(UNPRICED if late else 1.0), new, 2)
+            covers = diverse(r.problem, r.estimates(1e3 if late else 1.0), new, 2)
             asked = [r.entries[k] for c in covers for k in c.kernels]
             fresh = [e for e in asked if e.open and e.tuned.likely is None]
             if late or not fresh:

@@ -96,13 +96,17 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Saturated:
-    """The classes below the roots, by number. `buffers`: everything that an `in` may name."""
+    """The classes below the roots, by number. `buffers`: everything that an `in` may name.
+
+    parts: axes that count the parts of reductions that are split.
+    """
 
     classes: dict[int, EClass]
     extents: dict[int, Size]
     roots: tuple[Root, ...]
     buffers: dict[str, Buffer]
     stats: Stats
+    parts: frozenset[int] = frozenset()
 
 
 def saturate(
@@ -172,7 +176,8 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     e_nodes = sum(len(c.nodes) for c in classes.values())
     seconds = time.monotonic() - start
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, found.applied)
-    return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats)
+    parts = frozenset(part for _, part, _ in session.bits.cuts)
+    return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats, parts)
 
 
 def _needed(roots: Sequence[Ref], members: dict[Ref, list[Row]]) -> set[Ref]:

@@ -81,9 +81,7 @@ def name_bits(translation: Translation, part: int, few: int) -> Bits:
     used = sorted(frozenset[int]().union(*(t.free | t.axes for t in terms), *homes))
     sizes = {a: representative(extents[a]) for a in used}
     short = [t.axes for t in terms if math.prod(sizes[a] for a in t.free) <= few]
-    narrow = frozenset[int]().union(*(t.axes for t in terms if t.dtype != t.dtype.compute))
-    many = (a for a in used if sizes[a] >= MANY * part > 0 and any(a in axes for axes in short))
-    long = [a for a in many if a not in narrow]  # a stored part would be rounded to its dtype
+    long = [a for a in used if sizes[a] >= MANY * part > 0 and any(a in axes for axes in short)]
     parts = [n for a in long for n in ((extents[a] + part - 1) // part, part)]
     if len(used) + len(parts) > MOST_AXES:
         raise ValueError(f"{len(used)} axes in one region, at most {MOST_AXES}: cut the graph")

@@ -380,7 +380,7 @@ class _Builder:
         dtype = s.source.classes[body.cls].dtype
         if alt is None:
             stored = s.stored[s.item[body.cls]]
-            return t.load(stored.buffer.name, stored.index, dtype)
+            return t.load(stored.buffer.name, stored.index, stored.buffer.dtype)
         if alt.op == "in":
             by_class = dict(zip(alt.kids, kids, strict=True))
             return t.load(alt.args[0], (_resolve(i, by_class) for i in alt.args[1]), dtype)

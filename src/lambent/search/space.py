@@ -365,7 +365,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     uses = Counter(k for k, _ in pairs)
     rows = {k for k, c in pairs if points[c] >= 2 * points[k]}  # what larger values repeat
     dear = [c for c in reached if space.compute(c) and space.cost[c] > space.prices.launch]
-    wanted += [c for c in dear if uses[c] > 1 or c in rows]
+    wanted += [_narrow(space, c) for c in dear if uses[c] > 1 or c in rows]
     by_factors = {
         f: (c, k)
         for c, sets in products.items()
@@ -394,6 +394,13 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         if c not in space.item and c in space.cost:
             _store(space, c)
     return {f: p for f, p in operands.items() if p[0] in space.item}
+
+
+def _narrow(space: Space, c: int) -> int:
+    """The class, or what it is when it is made wider: that is as good to store, and smaller."""
+    best = space.best[c]
+    smaller = best.op == "cast" and space.bytes(best.kids[0]) < space.bytes(c)
+    return best.kids[0] if smaller and space.compute(best.kids[0]) else c
 
 
 def _ends(space: Space, products: Groups) -> set[int]:
@@ -443,8 +450,9 @@ def _store(space: Space, c: int) -> None:
     while name in space.by_name or name in space.source.buffers:
         name += "_"
     order = layout(space, c)
-    extents = space.source.extents
-    dtype = space.source.classes[c].dtype
+    extents, dtype = space.source.extents, space.source.classes[c].dtype
+    if not space.source.parts.isdisjoint(order):  # parts are added up as they are
+        dtype = dtype.compute
     buffer = Buffer(name, dtype, tuple(extents[a] for a in order), space.weights(c))
     space.item[c] = space.by_name[name] = len(space.stored)
     space.stored.append(Stored(c, buffer, tuple(axis(a) for a in order)))

@@ -33,6 +33,7 @@ REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 LIBRARY = "library"  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
+HOPELESS = 1e3
 PACE = 0.2  # seconds to compile and measure a schedule, before any was
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -173,12 +174,12 @@ class Bench:
         return tuned.programs[schedule]
 
     def likely(self, tuned: Tuned) -> float:
-        """Modelled seconds of the first guess; 0 where there is none, which measuring will tell."""
+        """Modelled seconds of the first guess; very many where it makes no legal program."""
         if tuned.likely is None:
             try:
                 tuned.likely = self.model(self.program(tuned, text(tuned.guesses[0])))
             except (ValueError, NotImplementedError):
-                tuned.likely = 0.0
+                tuned.likely = HOPELESS
         return tuned.likely
 
     def measure(

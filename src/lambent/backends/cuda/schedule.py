@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lambent.backends.triton.blocks import pow2
+from lambent.backends.triton.blocks import LARGEST, pow2
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import WHOLE, Knob, Moves, Structure
 from lambent.kernel.tile import Schedule
@@ -139,6 +139,7 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles and fits:
             tiles[i] = s.most[i]
     if s.contracts:
+        _fit(s, tiles)
         rows, columns = (_covered(s, tiles, r) for r in ("rows", "columns"))
         warps = 8 if rows * columns >= 128 * 128 else 4
         options = {"num_warps": warps, "num_stages": 3} | ({"group": 8} if _square(s) else {})
@@ -149,6 +150,21 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
     return Schedule(
         tuple(sorted(tiles.items())), s.order, len(s.order), options=tuple(sorted(options.items()))
     )
+
+
+def _fit(s: Structure, tiles: dict[int, int]) -> None:
+    """Halve tiles, the largest first, until what is loaded and summed fits the registers."""
+    held = [t.free for t in s.terms if t.op == "in" or t.axes]
+
+    def size(i: int) -> int:
+        return pow2(min(tiles.get(i, s.most[i]), s.most[i]))
+
+    def volume(axes: frozenset[int]) -> int:
+        return math.prod(map(size, axes))
+
+    while volume(largest := max(held, key=volume)) > LARGEST // 2:
+        i = max(largest, key=lambda i: (size(i), i))
+        tiles[i] = size(i) // 2
 
 
 def _folded(s: Structure) -> bool:

@@ -3,8 +3,10 @@
 #
 #   scripts/gpu_check.sh wheels    where there is a network: fetch into .whl what such a machine lacks
 #   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
-#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp layers;
+#   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp
+#                                  layers;
 #                                  BUDGET: seconds for each search, instead of each group's own
+#   ROWS=PATTERN scripts/gpu_check.sh some    rows that a regular expression finds; MOST: seconds
 #
 # The machine brings its own Python 3.12 with PyTorch, Triton >= 3.6, cuda-bindings and pytest.
 set -u
@@ -59,6 +61,7 @@ timed decode 18 60 'decode'
 timed rows 12 80 'softmax' 'Norm' 'GELU'
 timed mlp 25 120 'SwiGLU'
 timed layers 40 280 'decoder layer' 'SmolLM2'
+timed some 20 "${MOST:-280}" "${ROWS:-.}"
 $lambent devices
 python3 - "$out" <<'END'
 import json, pathlib, sys
@@ -71,6 +74,6 @@ found = [f"## {r['work']}: {k['name']} {k['schedule']}\n{k.pop('source')}" for r
 (out / "rows.json").write_text(json.dumps(rows, indent=1))
 END
 cp "$XDG_CACHE_HOME"/lambent/search.db "$out"/ 2>/dev/null
-cat "$out"/{attention,products,variants,decode,rows,mlp,layers}.txt >"$out/table.txt" 2>/dev/null
-rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers}.txt
+cat "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt >"$out/table.txt" 2>/dev/null
+rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt
 cat "$out/table.txt"

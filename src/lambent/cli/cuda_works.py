@@ -135,8 +135,11 @@ def attention(
     size = f"h{heads}" + (f"/{kv}" if group > 1 else "")
     name = f"attention b{batch} {size} n{n} d{d}{change.name}"
     peers = {"cuDNN": fused("CUDNN_ATTENTION"), "FlashAttention-2": fused("FLASH_ATTENTION")}
+    flex = {"FlexAttention": flexible(change, rows, n, group > 1)}
     if change.flex is not None and change is not CAUSAL:
-        peers = {"FlexAttention": flexible(change, rows, n)}
+        peers = flex
+    elif change is CAUSAL and (group > 1 or n % 128):
+        peers |= flex
     if rows == 1:
         moved = 4.0 * batch * kv * n * d
         return Work(f"decode {name}", "TB/s", moved, shapes, graph, naive, peers)
@@ -144,7 +147,7 @@ def attention(
     return Work(name, "TFLOP/s", work, shapes, graph, naive, peers)
 
 
-def flexible(change: Change, rows: int, n: int) -> Callable[[Tensors], Any]:
+def flexible(change: Change, rows: int, n: int, grouped: bool) -> Callable[[Tensors], Any]:
     """FlexAttention, compiled, with the mask's blocks made once."""
     held: dict[str, Any] = {}
 
@@ -158,6 +161,7 @@ def flexible(change: Change, rows: int, n: int) -> Callable[[Tensors], Any]:
             blocks = flex.create_block_mask(f, None, None, rows, n) if kind == "mask_mod" else f
             held["call"] = torch.compile(flex.flex_attention)
             held["more"] = {"block_mask" if kind == "mask_mod" else "score_mod": blocks}
+            held["more"] |= {"enable_gqa": grouped}
         return held["call"](t["q"], t["k"], t["v"], **held["more"])
 
     return run

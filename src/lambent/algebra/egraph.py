@@ -98,7 +98,7 @@ class Stats:
 class Saturated:
     """The classes below the roots, by number. `buffers`: everything that an `in` may name.
 
-    parts: axes that count the parts of reductions that are split.
+    cuts: of an axis that is also counted in parts its number, and those of the part and the place.
     """
 
     classes: dict[int, EClass]
@@ -106,7 +106,7 @@ class Saturated:
     roots: tuple[Root, ...]
     buffers: dict[str, Buffer]
     stats: Stats
-    parts: frozenset[int] = frozenset()
+    cuts: tuple[tuple[int, int, int], ...] = ()
 
 
 def saturate(
@@ -176,8 +176,8 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     e_nodes = sum(len(c.nodes) for c in classes.values())
     seconds = time.monotonic() - start
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, found.applied)
-    parts = frozenset(part for _, part, _ in session.bits.cuts)
-    return Saturated(classes, dict(enumerate(extents)), tuple(roots), buffers, stats, parts)
+    sizes, cuts = dict(enumerate(extents)), session.bits.cuts
+    return Saturated(classes, sizes, tuple(roots), buffers, stats, cuts)
 
 
 def _needed(roots: Sequence[Ref], members: dict[Ref, list[Row]]) -> set[Ref]:

@@ -78,8 +78,9 @@ class _Lowering:
             self.name_shared(scope, here, below)
         for i, inside in deeper.items():
             needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
-            ahead = inside[0].output is not None
-            for piece in ranges(i, needs, self.axes, scope.open, ahead, self.single):
+            for piece in ranges(
+                i, needs, self.axes, scope.open, bool(inside[0].output), self.single
+            ):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]

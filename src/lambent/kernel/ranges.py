@@ -181,13 +181,10 @@ def ranges(
             else:
                 stops.append(high // -step + 1)
                 edges.append(low // -step + 1)
-    if not known:
-        return [Range(0, extent, {})]
     start, stop = reduce(maximum, starts) // tile * tile, reduce(minimum, stops)
-    if tile == 1 and (starts[1:], stops[1:]) == (cleans, edges):
-        return [Range(start, stop, known)]
-    if single:
-        return [Range(start, stop, {})]
+    exact = tile == 1 and (starts[1:], stops[1:]) == (cleans, edges)
+    if exact or single:
+        return [Range(start, stop, known if exact else {})]
     clean = maximum(start, -(-reduce(maximum, cleans) // tile) * tile) if cleans else start
     edge = maximum(clean, reduce(minimum, edges) // tile * tile) if edges else stop
     ends = (start, minimum(clean, stop)), (clean, minimum(edge, stop)), (edge, stop)

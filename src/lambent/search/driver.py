@@ -330,9 +330,9 @@ class _Driver:
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
                 if e.open and (len(wanted) < KERNELS or (r.best is None and cover is covers[0])):
-                    count = FUSED if e.reductions > 1 else FIRST
-                    if r.best is None or e.tuned.form.given.weights_only:
-                        count = max(1, self.bench.backend.lanes // len(cover.kernels))
+                    first = r.best is None or e.tuned.form.given.weights_only
+                    lanes = self.bench.backend.lanes // len(cover.kernels)
+                    count = max(1, lanes) if first else FUSED if e.reductions > 1 else FIRST
                     wanted.setdefault(e.form.text, (e.tuned, count))
         return wanted
 

@@ -399,8 +399,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
 def _narrow(space: Space, c: int) -> int:
     """The class, or what it is when it is made wider: that is as good to store, and smaller."""
     best = space.best[c]
-    smaller = best.op == "cast" and space.bytes(best.kids[0]) < space.bytes(c)
-    return best.kids[0] if smaller and space.compute(best.kids[0]) else c
+    (k,) = best.kids if best.op == "cast" else (c,)
+    return k if space.compute(k) and space.bytes(k) < space.bytes(c) else c
 
 
 def _ends(space: Space, products: Groups) -> set[int]:
@@ -451,7 +451,7 @@ def _store(space: Space, c: int) -> None:
         name += "_"
     order = layout(space, c)
     extents, dtype = space.source.extents, space.source.classes[c].dtype
-    if not space.source.parts.isdisjoint(order):  # parts are added up as they are
+    if any(part in order for _, part, _ in space.source.cuts):  # parts are added up as they are
         dtype = dtype.compute
     buffer = Buffer(name, dtype, tuple(extents[a] for a in order), space.weights(c))
     space.item[c] = space.by_name[name] = len(space.stored)

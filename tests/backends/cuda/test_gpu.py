@@ -107,6 +107,60 @@ def test_it_runs_on_the_callers_stream(program: Any) -> None:
     np.testing.assert_allclose(out.cpu().numpy(), expected(**given), rtol=2e-4, atol=2e-4)
 
 
+def test_recorded_runs_read_what_is_there_now(program: Any) -> None:
+    torch = pytest.importorskip("torch")
+    given = arrays(64)
+    held = {name: torch.from_numpy(a).cuda() for name, a in given.items()}
+    out = torch.empty((4, 64, 64), device="cuda")
+    order = [held[slot.name] for slot in program.manifest.inputs]
+    for n in range(4):
+        out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        addresses, shapes = [x.data_ptr() for x in order], [tuple(x.shape) for x in order]
+        program.enqueue(addresses, shapes, [out.data_ptr()])
+        torch.cuda.synchronize()
+        want = expected(**{name: x.cpu().numpy() for name, x in held.items()})
+        np.testing.assert_allclose(out.cpu().numpy(), want, rtol=2e-4, atol=2e-4, err_msg=str(n))
+        held["v"] += 1
+    for _ in range(3):
+        np.testing.assert_allclose(program(**given), expected(**given), rtol=2e-4, atol=2e-4)
+
+
+def test_a_cache_is_written_in_place() -> None:
+    old, new = lt.input("old", (3, 64, 16), "bfloat16"), lt.input("new", (3, 1, 16), "bfloat16")
+    at = lt.input("at", (1,), "int64")
+    kept = lt.where((lt.iota(64) == at).unsqueeze(-1), new, old)
+    outputs = {"kept": kept, "total": lt.sum(kept.astype("float32"))}
+    p = lt.compile(outputs, device="cuda", budget=5.0, progress=False, donate={"old": "kept"})
+    assert "kept" not in [slot.name for slot in p.manifest.outputs]
+    random = np.random.default_rng(5)
+    cache = random.standard_normal((3, 64, 16), np.float32).astype(old.dtype.numpy)
+    want = cache.copy()
+    for i in range(5):
+        row = random.standard_normal((3, 1, 16), np.float32).astype(old.dtype.numpy)
+        want[:, 7 * i] = row[:, 0]
+        found = p(old=cache, new=row, at=np.array([7 * i]))
+        assert found["kept"] is cache
+        np.testing.assert_array_equal(cache, want)
+        total = want.astype(np.float32).sum()
+        np.testing.assert_allclose(found["total"], total, rtol=1e-3, atol=1e-2)
+
+
+def test_two_runs_choose_the_same_program() -> None:
+    def found() -> Any:
+        x = lt.input("x", (512, 1024), "bfloat16")
+        y = lt.softmax(x, axis=-1)
+        return lt.compile(y, device="cuda", budget=6.0, progress=False)
+
+    first, second = found(), found()
+    assert first.image == second.image
+    kernels = [
+        [(k["tile_program"], k["schedule"]) for k in p.explain()["kernels"]]
+        for p in (first, second)
+    ]
+    assert kernels[0] == kernels[1]
+
+
 FAULTS = {
     "crash": "    tl.store(C + 1000000000000, 1.0)\n",
     "timeout": "    spin = 0\n    while tl.load(A, volatile=True) < 1e30:\n        spin += 1\n",

@@ -149,10 +149,10 @@ def count_programs(saturated: Saturated) -> int:
 
 def read(session: Session, start: float = 0.0) -> Saturated:
     """The plain data of an e-graph; `start`: when its seconds began."""
-    translation, extents = session.translation, session.bits.extents
+    translation, bits = session.translation, session.bits
     found = read_rows(session)
     members = rank(found.rows)
-    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(extents).div}
+    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(bits.extents).div}
     number = itertools.count()
     meaning: dict[Ref, Any] = {}  # numbers of classes, sizes of index expressions
     needed = _needed(found.roots, members)
@@ -176,8 +176,8 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     e_nodes = sum(len(c.nodes) for c in classes.values())
     seconds = time.monotonic() - start
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, found.applied)
-    sizes, cuts = dict(enumerate(extents)), session.bits.cuts
-    return Saturated(classes, sizes, tuple(roots), buffers, stats, cuts)
+    sizes = dict(enumerate(bits.extents))
+    return Saturated(classes, sizes, tuple(roots), buffers, stats, bits.cuts)
 
 
 def _needed(roots: Sequence[Ref], members: dict[Ref, list[Row]]) -> set[Ref]:

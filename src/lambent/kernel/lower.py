@@ -78,9 +78,7 @@ class _Lowering:
             self.name_shared(scope, here, below)
         for i, inside in deeper.items():
             needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
-            for piece in ranges(
-                i, needs, self.axes, scope.open, bool(inside[0].output), self.single
-            ):
+            for piece in ranges(i, needs, self.axes, scope.open, inside[0].output, self.single):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]

@@ -157,13 +157,14 @@ def _slack(
 
 def ranges(
     k: int, needs: Iterable[Literal], axes: Mapping[int, Axis], opened: frozenset[int],
-    ahead: bool = False, single: bool = False,
+    output: Output | None = None, single: bool = False,
 ) -> list[Range]:  # fmt: skip
     """The pieces of the loop over axis k, inside the loops over `opened`.
 
     Args:
         needs: literals without any of which no goal of the loop has a contribution.
-        ahead: values that are known before the loop may bound it: `value(term)` in the pieces.
+        output: what the loop stores. Values that are known before it may then bound it:
+            `value(term)` in the pieces.
         single: one piece, in all of which the mask decides.
     """
     extent, tile = axes[k].extent, axes[k].tile
@@ -172,8 +173,8 @@ def ranges(
     starts, stops = list[Size]([0]), list[Size]([extent])  # where work begins and ends
     cleans, edges = list[Size](), list[Size]()  # where all hold from, and where no longer
     for cond, wanted in sorted(needs, key=lambda n: (n[0].id, n[1])):
-        slacks = [_slack(gap, k, axes, opened) for gap in _gaps(cond, wanted, extents, ahead)]
-        for step, low, high in (slack for slack in slacks if slack is not None):
+        gaps = _gaps(cond, wanted, extents, output is not None)
+        for step, low, high in filter(None, (_slack(gap, k, axes, opened) for gap in gaps)):
             known[cond] = wanted
             if step > 0:
                 starts.append(-(high // step))

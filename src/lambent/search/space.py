@@ -398,8 +398,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
 
 def _narrow(space: Space, c: int) -> int:
     """The class, or what it is when it is made wider: that is as good to store, and smaller."""
-    best = space.best[c]
-    (k,) = best.kids if best.op == "cast" else (c,)
+    k = space.best[c].kids[0] if space.best[c].op == "cast" else c
     return k if space.compute(k) and space.bytes(k) < space.bytes(c) else c
 
 

@@ -33,7 +33,6 @@ REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 LIBRARY = "library"  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
-HOPELESS = 1e3
 PACE = 0.2  # seconds to compile and measure a schedule, before any was
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -179,7 +178,7 @@ class Bench:
             try:
                 tuned.likely = self.model(self.program(tuned, text(tuned.guesses[0])))
             except (ValueError, NotImplementedError):
-                tuned.likely = HOPELESS
+                tuned.likely = 1e3  # seconds: what else there is comes first
         return tuned.likely
 
     def measure(

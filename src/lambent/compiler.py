@@ -81,9 +81,12 @@ def compile(
         )  # fmt: skip
         options = variants(found, [s.key for s in segments])
         plans = [replace(plan_of(nodes, instances, o), donated=given) for o in options]
-        programs = [build(p, backend, form=form) for p in plans]
+        begin = clock.elapsed()
+        programs = [build(plans[0], backend, form=form)]
+        if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
+            programs += [build(p, backend, form=form) for p in plans[1:]]
         times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
-        best = min(range(len(options)), key=lambda i: (times[i], i))
+        best = min(range(len(programs)), key=lambda i: (times[i], i))
         chosen = options[best]
         spent = 0.0 if found.interrupted else budget
         db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))

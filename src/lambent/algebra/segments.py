@@ -49,9 +49,7 @@ def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...],
     """
     pieces = _Cutter(tuple(dict.fromkeys(outputs)), limit).pieces()
     found = [abstract(results, leaves) for leaves, results in pieces]
-    segments: dict[str, Segment] = {}
-    for _, segment in found:
-        segments.setdefault(segment.key, segment)
+    segments = {segment.key: segment for _, segment in found}
     return tuple(instance for instance, _ in found), list(segments.values())
 
 
@@ -84,8 +82,7 @@ class _Cutter:
                 break
             sites = [i for i in range(self.end) if self._may_cut(i, width)]
             cuts = self._repeating([-1, *sites, self.end])
-        found = [self._piece(a, b) for a, b in itertools.pairwise(cuts)]
-        return [piece for piece in found if piece[1]]
+        return [p for a, b in itertools.pairwise(cuts) if (p := self._piece(a, b))[1]]
 
     def _piece(self, start: int, end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         passed = [n for n in self.crossing[end] if self.position[n] > start]

@@ -9,6 +9,7 @@ from lambent.backends.cpu.pool import RUNTIME, TIMING, size_text
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
+COMMON = "lp_KERNEL"  # stands for the name of a kernel while it is compared with others
 Render = Callable[[TileProgram, str], str]
 
 
@@ -42,15 +43,21 @@ def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) ->
 
 def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     """A program's library: equal kernels once, then `lambent_run`."""
+    known: dict[int, str] = {}  # program object → name: repeated segments share theirs
     names: dict[str, str] = {}  # rendered text under a common name → its own name
     parts = [prelude, RUNTIME]
 
-    def launch(step: Step) -> str:
-        common = render(step.program, "lp_k")
+    def named(program: TileProgram) -> str:
+        common = render(program, COMMON)
         name = names.get(common)
         if name is None:
             name = names[common] = f"lp_k{len(names)}"
-            parts.extend([render(step.program, name), work_text(name, step.program.kernel)])
+            parts.extend([common.replace(COMMON, name), work_text(name, program.kernel)])
+        return name
+
+    def launch(step: Step) -> str:
+        name = known.get(id(step.program)) or named(step.program)
+        known[id(step.program)] = name
         places = ", ".join(_pointer(assembly.places[b]) for b in step.buffers)
         sizes = [assembly.symbols.index(s) for s in kernel_symbols(step.program.kernel)]
         return (

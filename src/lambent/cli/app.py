@@ -221,6 +221,25 @@ def chat(
 
 
 @app.command()
+def train(
+    what: Annotated[str, typer.Argument(help="digits, or shakespeare with a text file.")],
+    path: Annotated[Path | None, typer.Argument(help="The text, for shakespeare.")] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Batches; 0: as many as serve.")] = 0,
+    budget: Budget = 120.0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where metrics and checkpoints are written.")
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Train the same in PyTorch, and compare.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train a small model: forward, backward and step are one searched program."""
+    from lambent.cli.train import train as run_training
+
+    run_training(what, path, steps, budget, folder, peers, seed, json)
+
+
+@app.command()
 def devices(json: Json = False) -> None:
     """The devices of this machine and what is known of their speed."""
     from lambent.cli.machine import show_devices

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from lambent.search.flatten import bits
 
-MAX_SETS = 20_000  # sets of needed values looked at before the search goes straight on
+MAX_SETS = 500  # sets of needed values looked at before the search goes straight on
 SMALL = 0.05  # a value cheaper than this share of the costliest kernel joins no others
 
 

@@ -73,7 +73,7 @@ found = [f"## {r['work']}: {k['name']} {k['schedule']}\n{k.pop('source')}" for r
 (out / "sources.txt").write_text("\n".join(found))
 (out / "rows.json").write_text(json.dumps(rows, indent=1))
 END
-cp "$XDG_CACHE_HOME"/lambent/search.db "$out"/ 2>/dev/null
+cp "$XDG_CACHE_HOME"/lambent/search.log "$out"/ 2>/dev/null
 cat "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt >"$out/table.txt" 2>/dev/null
 rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt
 cat "$out/table.txt"

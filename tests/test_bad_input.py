@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import lambent as lt
+from lambent.backends import cache
 from lambent.backends.base import get
-from lambent.backends.cpu import cache, features
+from lambent.backends.cpu import features
 from lambent.runtime.save import LoadError
 
 Array = np.ndarray[Any, Any]

@@ -5,15 +5,12 @@ Case 9 (decoding) is timed by the benchmarks; cases 5 and 10 have more tests bes
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ import lambent as lt
 from lambent.backends.base import get
 from lambent.backends.cpu import build, features
 from lambent.backends.cpu.backend import CpuBackend, RenderC
-from lambent.search.database import FILE
+from lambent.search.database import FILE, read, results
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(0)
@@ -44,7 +41,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     get("cpu").calibrate()
     known = Path(os.environ["XDG_CACHE_HOME"]) / "lambent"
     mine = tmp_path / "cache"
-    shutil.copytree(known, mine / "lambent", ignore=shutil.ignore_patterns(f"{FILE}*", "zig"))
+    shutil.copytree(known, mine / "lambent", ignore=shutil.ignore_patterns(FILE, "zig"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(mine))
     return mine / "lambent"
 
@@ -243,17 +240,15 @@ print(len(program.explain()["kernels"]))
 """
 
 
-def rows(folder: Path) -> dict[tuple[str, str], float | None]:
+def rows(folder: Path) -> dict[tuple[bytes, str], float | None]:
     """What is measured: seconds by kernel and schedule."""
-    file = folder / FILE
-    if not file.exists():
-        return {}
-    with closing(sqlite3.connect(file, timeout=30)) as db:
-        try:
-            found = db.execute("SELECT what, how, value FROM found WHERE how != ''").fetchall()
-        except sqlite3.OperationalError:  # its table is not yet there
-            return {}
-    return {(what, how): json.loads(value)["seconds"] for what, how, value in found}
+    found = {key: results(lines) for key, lines in read(folder / FILE).items()}
+    return {
+        (key, how): value["seconds"]
+        for key, several in found.items()
+        for how, value in several.items()
+        if how
+    }
 
 
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGKILL])

@@ -18,6 +18,7 @@ STAGES = (
     "backends",
     "search",
     "runtime",
+    "explain",
     "compiler.py",
     "functional",
     "nn",
@@ -29,10 +30,10 @@ STAGES = (
 )
 BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150
 # Where the budgets are not met yet: these may only fall.
-CORE_SO_FAR = 6080
+CORE_SO_FAR = 5216
 BACKEND_SO_FAR = {"c": 1036}
 CORE = ("graph", "algebra", "kernel", "search", "runtime", "compiler.py")
-COMPILER = ("algebra", "kernel", "backends", "search", "runtime", "compiler.py")
+COMPILER = ("algebra", "kernel", "backends", "search", "runtime", "explain", "compiler.py")
 
 
 def files(part: str) -> list[Path]:

@@ -63,6 +63,7 @@ from lambent.functional.creation import (
     zeros,
     zeros_like,
 )
+from lambent.functional.gradient import checkpoint, grad, stop_gradient
 from lambent.functional.indexing import (
     embedding,
     gather,
@@ -187,7 +188,6 @@ from lambent.functional.trigonometry import (
     cosh,
     sinh,
 )
-from lambent.graph.autograd import checkpoint, grad, stop_gradient
 from lambent.graph.dim import Dim, Refused, Undecided
 from lambent.graph.dtypes import (
     DType,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,20 +9,19 @@ from typing import Any
 from lambent.algebra.egraph import saturate
 from lambent.algebra.segments import cut
 from lambent.backends.base import get
-from lambent.backends.cpu.cache import cache_dir
+from lambent.backends.cache import cache_dir
+from lambent.explain.report import Tell, recorder, report
 from lambent.graph.dim import declared, symbols_in
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 from lambent.runtime.build import build
 from lambent.runtime.finish import plan_of, time_whole, variants
 from lambent.runtime.program import Program
-from lambent.runtime.report import report
 from lambent.search.database import Database
-from lambent.search.driver import Progress, Work, remembered, search
+from lambent.search.driver import Work, remembered, search
 from lambent.search.tuning import Clock
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-Tell = bool | Callable[[Progress], None]
 FINISH = 0.1  # the share of the budget for building and timing whole programs
 
 
@@ -71,25 +69,26 @@ def compile(
     works = [Work(saturated[s.key], sum(i.key == s.key for i in instances)) for s in segments]
     symbols = _hints(nodes)
     key = f"{[i.key for i in instances]} {symbols} {seed} {stop_gap}"
-    history, record = _recorder(progress)
-    with Database(cache_dir(), backend.device_key()) as db:
-        effort, known = db.plan(key) or (0.0, None)
-        found = search(
-            works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
-            progress=record, clock=clock, stop_gap=stop_gap,
-            known=known if effort >= budget else None,
-        )  # fmt: skip
-        options = variants(found, [s.key for s in segments])
-        plans = [replace(plan_of(nodes, instances, o), donated=given) for o in options]
-        begin = clock.elapsed()
-        programs = [build(plans[0], backend, form=form)]
-        if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
-            programs += [build(p, backend, form=form) for p in plans[1:]]
-        times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
-        best = min(range(len(programs)), key=lambda i: (times[i], i))
-        chosen = options[best]
-        spent = 0.0 if found.interrupted else budget
-        db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
+    history, record = recorder(progress)
+    db = Database(cache_dir(), backend.device_key())
+    effort, known = db.plan(key) or (0.0, None)
+    found = search(
+        works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=symbols,
+        progress=record, clock=clock, stop_gap=stop_gap,
+        known=known if effort >= budget else None,
+    )  # fmt: skip
+    options = variants(found, [s.key for s in segments])
+    made = [plan_of(nodes, instances, o, backend.default_schedule) for o in options]
+    plans = [replace(p, donated=given) for p in made]
+    begin = clock.elapsed()
+    programs = [build(plans[0], backend, form=form)]
+    if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
+        programs += [build(p, backend, form=form) for p in plans[1:]]
+    times = time_whole(programs, plans[0], symbols, min(1.0, budget * FINISH / 4))
+    best = min(range(len(programs)), key=lambda i: (times[i], i))
+    chosen = options[best]
+    spent = 0.0 if found.interrupted else budget
+    db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
     program = programs[best]
     told = report(
         backend, plans[best], chosen, instances, segments, saturated, found, history, program,
@@ -151,20 +150,3 @@ def _hints(nodes: Sequence[Node]) -> dict[str, int]:
     """The sizes to tune for, by name."""
     atoms = {atom for n in topo(nodes) for d in n.shape for atom in symbols_in(d)}
     return {s.name: s.hint for s in map(declared, sorted(atoms))}
-
-
-def _recorder(progress: Tell) -> tuple[list[Progress], Callable[[Progress], None]]:
-    """A list of the search's states, and what fills it and tells them now and then."""
-    history: list[Progress] = []
-
-    def record(state: Progress) -> None:
-        before = history[-1].seconds if history else 0.0
-        history.append(state)
-        if callable(progress):
-            progress(state)
-        elif progress and sys.stderr.isatty() and state.seconds // 2 > before // 2:
-            best = "-" if state.best is None else f"{state.best * 1e3:.3g} ms"
-            told = f"{state.measured} of {state.candidates} kernels measured, best {best}"
-            print(f"lambent: {told}, {state.seconds:.0f} s", file=sys.stderr)
-
-    return history, record

@@ -24,9 +24,10 @@ from named_values import ClassValues, buffers_of
 from random_graphs import OPTIONS, matmul, random_graph, softmax, swapped, total
 
 from lambent.algebra import egraph
-from lambent.algebra.egraph import ClassRef, count_programs, saturate
+from lambent.algebra.egraph import ClassRef, saturate
 from lambent.algebra.saturate import Session, is_finite
 from lambent.algebra.translate import translate
+from lambent.explain.report import count_programs
 from lambent.functional import arithmetic as m
 from lambent.functional import indexing, operands
 from lambent.functional import shaping as s

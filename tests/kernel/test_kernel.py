@@ -8,12 +8,12 @@ import kernels as k
 import pytest
 from kernels import Build
 
+from lambent.backends.cpu.schedule import default_schedule
 from lambent.graph.dim import axis
 from lambent.graph.dtypes import bfloat16
 from lambent.kernel.inplace import overwritable
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 
 
 def residual() -> Kernel:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import CASES, SYMBOLIC, Build, data, masked_twice
+from legal import check
 
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
 from lambent.graph.dim import axis
 from lambent.graph.prove import bounds
-from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.ranges import least, needed, zero

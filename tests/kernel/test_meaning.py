@@ -23,11 +23,11 @@ from kernels import (
     split_fold,
 )
 
+from lambent.backends.cpu.schedule import default_schedule
 from lambent.backends.reference.kernel import evaluate, picked, sample_axes
 from lambent.backends.reference.tile import interpret
 from lambent.graph.dtypes import bool_, float32, int8, int32
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 from lambent.kernel.tile import Schedule
 
 

@@ -7,17 +7,18 @@ from random import Random
 import numpy as np
 import pytest
 from kernels import data
+from legal import check
 from random_kernels import random_kernel
 from test_lower import compare
 
+from lambent.backends.cpu.schedule import default_schedule, moves
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.reference.tile import interpret
 from lambent.graph.prove import bounds
-from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split
-from lambent.kernel.schedule import default_schedule, moves, sample
+from lambent.kernel.schedule import sample
 from lambent.kernel.tile import Schedule
 
 BLOCKS = [range(n, n + 20) for n in range(0, 160, 20)]

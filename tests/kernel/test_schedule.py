@@ -10,13 +10,15 @@ from random import Random
 
 import pytest
 from kernels import CASES, SYMBOLIC, Build, batched, fold, layernorm, logsumexp, matmul, softmax
+from legal import check
 from test_lower import run
 
-from lambent.kernel.check import check
+from lambent.backends.cpu.schedule import default_schedule, moves
+from lambent.backends.roles import Structure
+from lambent.explain.show import show
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule, moves, neighbours, sample
-from lambent.kernel.show import show
+from lambent.kernel.schedule import neighbours, sample
 from lambent.kernel.tile import For, Schedule
 
 EVERY = {**CASES, **SYMBOLIC}
@@ -57,11 +59,11 @@ def test_large_buffers_are_read_ahead_and_written_past_the_caches() -> None:
 
 
 def test_roles_are_structural() -> None:
-    assert moves(matmul()).roles == {0: "rows", 1: "columns", 2: "contracted"}
-    assert moves(batched()).roles[0] == "batch"
-    roles = moves(fold("causal")).roles
+    assert Structure(matmul()).roles == {0: "rows", 1: "columns", 2: "contracted"}
+    assert Structure(batched()).roles[0] == "batch"
+    roles = Structure(fold("causal")).roles
     assert roles == {0: "batch", 1: "rows", 2: "streamed", 3: "contracted", 4: "wide"}
-    assert moves(softmax(True)).roles == {0: "row", 1: "lane", 2: "reduced"}
+    assert Structure(softmax(True)).roles == {0: "row", 1: "lane", 2: "reduced"}
 
 
 def closing_norm(t: int = 128, c: int = 384) -> Kernel:
@@ -82,7 +84,7 @@ def test_the_first_guess_computes_nothing_twice() -> None:
     hidden = b.un("exp2", b.sum(p, b.mul(b.load("X", i, p), b.load("U", k, p))))
     b.out("Y", b.sum(k, b.mul(hidden, b.load("V", j, k))), i, j)
     kernel = b.kernel()
-    assert moves(kernel).roles == {0: "rows", 1: "wide", 2: "streamed", 3: "contracted"}
+    assert Structure(kernel).roles == {0: "rows", 1: "wide", 2: "streamed", 3: "contracted"}
     assert dict(default_schedule(kernel).tiles)[1] == 384
 
 
@@ -133,8 +135,8 @@ def test_texts_are_equal_in_every_process() -> None:
         f"import sys; sys.path.insert(0, {str(root)!r})\n"
         "from kernel.kernels import CASES\n"
         "from lambent.kernel.lower import lower\n"
-        "from lambent.kernel.schedule import default_schedule\n"
-        "from lambent.kernel.show import show\n"
+        "from lambent.backends.cpu.schedule import default_schedule\n"
+        "from lambent.explain.show import show\n"
         "for name in ('fold_window', 'layernorm', 'conv', 'chain'):\n"
         "    k = CASES[name]()\n"
         "    print(show(lower(k, default_schedule(k))))\n"

@@ -11,7 +11,7 @@ import torch
 
 from lambent import nn
 from lambent.backends.reference.graph import evaluate
-from lambent.graph.autograd import grad
+from lambent.functional.gradient import grad
 from lambent.graph.tensor import Tensor, input
 
 

@@ -15,9 +15,9 @@ from kernels import moments
 
 import lambent as lt
 from lambent.backends.base import get
+from lambent.backends.cpu.schedule import default_schedule
 from lambent.graph.tensor import Tensor
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 from lambent.runtime.build import build
 from lambent.runtime.plan import Plan, Step
 

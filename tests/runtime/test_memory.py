@@ -12,11 +12,11 @@ from plans import chain
 import handmade as h
 from lambent.algebra.term import Term
 from lambent.backends.cpu.backend import CpuBackend
+from lambent.backends.cpu.schedule import default_schedule
 from lambent.graph.dim import Dim, Size, evaluate
 from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 from lambent.runtime.build import build
 from lambent.runtime.memory import lifetimes, plan_memory
 from lambent.runtime.plan import Plan, Step, check

@@ -14,11 +14,12 @@ from graphs import GRAPHS, attention, mlp
 
 from lambent.algebra.egraph import saturate
 from lambent.backends.base import Calibration, Outcome
+from lambent.backends.cpu.schedule import default_schedule, moves
+from lambent.backends.measuring.model import likely
+from lambent.explain.show import show
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.schedule import default_schedule, moves
-from lambent.kernel.show import show
 from lambent.kernel.tile import Schedule, TileProgram
-from lambent.search.bound import bound
+from lambent.search.bound import Bounder
 from lambent.search.database import Database
 from lambent.search.driver import Found, Progress, Work, search
 from lambent.search.tuning import Clock
@@ -26,10 +27,14 @@ from lambent.search.tuning import Clock
 CAL = Calibration("d", 1, {"float32": 1e9}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-7)
 
 
+def least(program: TileProgram) -> float:
+    return Bounder(CAL, program.kernel.extents).bound(program.kernel)
+
+
 def steady(program: TileProgram) -> Outcome:
     """1.1 to 3 times the bound, by the text of the program."""
     factor = 1.1 + (zlib.crc32(show(program).encode()) % 1000) / 526
-    seconds = bound(program.kernel, CAL) * factor
+    seconds = least(program) * factor
     return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
 
 
@@ -55,6 +60,7 @@ class Device:
 
     default_schedule = staticmethod(default_schedule)
     moves = staticmethod(moves)
+    likely = staticmethod(likely)
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         return [default_schedule(kernel)]
@@ -152,7 +158,7 @@ def test_interrupted_it_keeps_what_it_measured(tmp_path: Path) -> None:
 
 def test_a_budget_ends_it_with_a_whole_program() -> None:
     found = run(GRAPHS["layer"](), Device(), budget=1e-9)
-    outputs = {b.name for k in found.regions[0][0].kernels for b in k.buffers[:1]}
+    outputs = {b.name for k in found.regions[0][0].kernels for b in k.entry.form.buffers[:1]}
     assert "out0" in outputs
 
 
@@ -188,8 +194,8 @@ def test_nothing_works() -> None:
 
 def test_a_measurement_below_its_bound_voids_the_certificate() -> None:
     def fast(program: TileProgram) -> Outcome:
-        return Outcome("ok", seconds=bound(program.kernel, CAL) / 2, spread=0.0)
+        return Outcome("ok", seconds=least(program) / 2, spread=0.0)
 
     found = run(mlp(), Device(fast))
     assert found.void and found.gap is None
-    assert all(k.bound <= k.seconds for k in found.regions[0][0].kernels)
+    assert all(k.entry.bound <= k.seconds for k in found.regions[0][0].kernels)

@@ -7,8 +7,8 @@ from test_spellings import CALIBRATION
 
 import lambent as lt
 from lambent.algebra.egraph import saturate
+from lambent.backends.cpu.schedule import default_schedule
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 from lambent.kernel.tile import For, TileProgram, statements
 from lambent.search.bound import Bounder
 from lambent.search.cover import solve

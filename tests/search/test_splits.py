@@ -9,11 +9,11 @@ import lambent as lt
 from lambent.algebra.egraph import saturate
 from lambent.algebra.term import walk
 from lambent.backends.base import Calibration, get
+from lambent.backends.measuring.model import likely
 from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.search.enumerate import enumerate_kernels
-from lambent.search.model import likely_time
 
 HEADS, WIDTH = 3, 16
 
@@ -70,7 +70,7 @@ def test_processors_without_a_task_move_no_bytes() -> None:
     program = lower(kernel, get("cpu").default_schedule(kernel))
     rates = {"float32": 1e18}
     times = [
-        likely_time(program, Calibration("d", 128, rates, ((1 << 60, 1e12),), 0.0, rates | more))
+        likely(program, Calibration("d", 128, rates, ((1 << 60, 1e12),), 0.0, rates | more))
         for more in ({"read": 1e12 / 128}, {})
     ]
     moved = 4 * (1 << 22) / 1e12

@@ -1,27 +1,32 @@
 """The saturated e-graph as plain data: what the search reads, numbered alike wherever it is made.
 
 `saturate` is the one function of this stage that later stages call: translate, apply the rules,
-read out. A class is numbered by its smallest member, a term that no other class has: the numbers
+read out. A class is ranked and numbered by its smallest member: fewest operations, then by
+operation, arguments and operands. No other class has that term, so no two classes tie: the numbers
 depend on the graph alone, and the operands of `nodes[0]` have smaller numbers than its class.
+Unfinished substitutions (At) are no members; a class of nothing else is dropped, with what needs
+it.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from lambent.algebra.readout import Ref, Row, rank, read_rows
-from lambent.algebra.rules import MOST_AXES
-from lambent.algebra.saturate import PART, Session
+from lambent.algebra.rules import CODE, MOST_AXES, SUBSTITUTION, VARIES, bits
+from lambent.algebra.saturate import HEAD, PART, TYPED, Session
 from lambent.algebra.term import REDUCTIONS, Buffer, indices_of
 from lambent.algebra.translate import translate
-from lambent.graph.dim import Size, value, values_in
-from lambent.graph.dtypes import DType
+from lambent.graph.dim import Size, axis, intern, value, values_in
+from lambent.graph.dtypes import DType, int64
 from lambent.graph.node import Node
 from lambent.graph.prove import Prover, maximum, minimum
 
@@ -132,65 +137,16 @@ def saturate(
     return read(session, start)
 
 
-def count_programs(saturated: Saturated) -> int:
-    """How many ways there are to compute the roots: choices of a node for every use of a class.
-
-    A lower bound: choices that go through a class twice are left out, and so is what to store.
-    """
-    ways: dict[int, int] = {}
-    for c, eclass in saturated.classes.items():
-        smaller = [n for n in eclass.nodes if all(k < c for k in n.below)]
-        ways[c] = sum(math.prod(ways[k] for k in n.below) for n in smaller)
-    return math.prod(ways[root.cls] for root in saturated.roots if root.output)
-
-
 # ---- read-out --------------------------------------------------------------------------------
 
+Ref = Any
+"""egglog's id of a class: hashable, and without a meaning outside its e-graph."""
 
-def read(session: Session, start: float = 0.0) -> Saturated:
-    """The plain data of an e-graph; `start`: when its seconds began."""
-    translation, bits = session.translation, session.bits
-    found = read_rows(session)
-    members = rank(found.rows)
-    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(bits.extents).div}
-    number = itertools.count()
-    meaning: dict[Ref, Any] = {}  # numbers of classes, sizes of index expressions
-    needed = _needed(found.roots, members)
-    for c, (first, *_) in members.items():
-        if c in needed and c in found.dtype:
-            meaning[c] = ClassRef(next(number))
-        elif c in needed:
-            meaning[c] = build[first.op](*first.args, *(meaning[k] for k in first.kids))
-    classes: dict[int, EClass] = {}
-    for c, ref in meaning.items():
-        if isinstance(ref, ClassRef):
-            nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members[c]))
-            classes[ref.id] = EClass(nodes, found.free[c], found.dtype[c], c in found.fixed)
-
-    roots = []
-    for root, c in zip(translation.roots, found.roots, strict=True):
-        b, index = root.buffer, tuple(map(session.bits.index, root.index))
-        roots.append(Root(b.name, meaning[c].id, index, b.shape, b.dtype, root.output))
-    loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
-    buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
-    e_nodes = sum(len(c.nodes) for c in classes.values())
-    seconds = time.monotonic() - start
-    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, found.applied)
-    sizes = dict(enumerate(bits.extents))
-    return Saturated(classes, sizes, tuple(roots), buffers, stats, bits.cuts)
-
-
-def _needed(roots: Sequence[Ref], members: dict[Ref, list[Row]]) -> set[Ref]:
-    needed: set[Ref] = set()
-    stack = list(roots)
-    while stack:
-        c = stack.pop()
-        if c not in needed:
-            needed.add(c)
-            stack += [k for n in members[c] for k in n.kids]
-    return needed
-
-
+COMMUTATIVE = ("add", "mul", "eq")
+_INDEX = ("Ax", "IC", "IS", "IAdd", "IMul", "IMulI", "IDiv", "IMin", "IMax", "IOf", "Nil", "Cons")
+_OP = {head: op for op, head in HEAD.items()} | {"Next": "val", "Scale": "scale"}
+_OP |= {head: head for head in _INDEX}
+_DTYPE = {code: dtype for dtype, code in CODE.items()}
 _SIZES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Ax", "IC", "IS"), lambda e: e),
     **dict.fromkeys(("IMul", "IMulI"), operator.mul),
@@ -203,7 +159,155 @@ _SIZES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _node(n: Row, meaning: dict[Ref, Any]) -> ENode:
+@dataclass(slots=True, eq=False)
+class _Row:
+    """One e-node of any sort. `key` orders the arguments; `rank` holds the operands' ranks."""
+
+    op: str
+    args: tuple[Any, ...]
+    key: tuple[Any, ...]
+    kids: tuple[Ref, ...]
+    of: Ref
+    rank: tuple[int, ...] = ()
+
+
+def read(session: Session, start: float = 0.0) -> Saturated:
+    """The plain data of an e-graph; `start`: when its seconds began."""
+    translation, extents = session.translation, session.bits.extents
+    tables, number = session.egraph.freeze().functions, session.egraph.value_to_i64
+    depends = {r.inputs[0]: number(r.output) for r in tables["free"].rows}
+    dtype = {r.inputs[0]: _DTYPE[number(r.output)] for r in tables["dt"].rows}
+    members = _ranked(_rows(session, tables, depends, dtype))
+    tops = [tables[f"$root{i}"].rows[0].output for i in range(len(translation.roots))]
+    needed = _needed(tops, members)
+    build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(extents).div}
+    meaning: dict[Ref, Any] = {}  # numbers of classes, sizes of index expressions
+    serial = itertools.count()
+    for c, (first, *_) in members.items():
+        if c in needed and c in dtype:
+            meaning[c] = ClassRef(next(serial))
+        elif c in needed:
+            meaning[c] = build[first.op](*first.args, *(meaning[k] for k in first.kids))
+    classes: dict[int, EClass] = {}
+    for c, ref in meaning.items():
+        if isinstance(ref, ClassRef):
+            nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members[c]))
+            fixed = not depends[c] & VARIES
+            classes[ref.id] = EClass(nodes, _axes(depends[c]), dtype[c], fixed)
+
+    roots = []
+    for root, c in zip(translation.roots, tops, strict=True):
+        b, index = root.buffer, tuple(map(session.bits.index, root.index))
+        roots.append(Root(b.name, meaning[c].id, index, b.shape, b.dtype, root.output))
+    loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
+    buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
+    e_nodes = sum(len(c.nodes) for c in classes.values())
+    found = {number(r.inputs[0]): number(r.output) for r in tables["applied"].rows}
+    rules: Counter[str] = Counter()
+    for i in sorted(found):
+        rule = session.rules[i]
+        rules["substitute" if rule in SUBSTITUTION else rule.name] += found[i]
+    seconds = time.monotonic() - start
+    stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, dict(rules))
+    sizes, cuts = dict(enumerate(extents)), session.bits.cuts
+    return Saturated(classes, sizes, tuple(roots), buffers, stats, cuts)
+
+
+def _rows(
+    session: Session, tables: Any, depends: dict[Ref, int], dtype: dict[Ref, DType]
+) -> Iterator[_Row]:
+    """Everything in the e-graph but At, AtL and AtI."""
+    egraph = session.egraph
+    plain: dict[str, Callable[[Any], Any]] = {  # other sorts are classes
+        "i64": egraph.value_to_i64,
+        "BigRat": lambda v: Fraction(egraph.value_to_bigrat(v)),
+        "String": lambda v: session.strings[int(egraph.value_to_string(v))],
+    }
+    for head, op in _OP.items():
+        sorts = tables[head].input_sorts
+        for row in tables[head].rows:
+            if row.subsumed:
+                continue
+            given = list(zip(sorts, row.inputs, strict=True))
+            key = tuple(plain[sort](v) for sort, v in given if sort in plain)
+            kids = tuple(v for sort, v in given if sort not in plain)
+            new = _Row(op, _args(op, key, session.bits.extents), key, kids, row.output)
+            if head == "Next" and isinstance(new.args[0], int):
+                new.op, new.args = "const", (Fraction(new.args[0]), 0)
+            elif head == "Next" and dtype[new.of] != int64:  # a symbolic number, as a float
+                size = _Row(op, new.args, key, (), (head, key[0]))
+                depends[size.of], dtype[size.of] = VARIES, int64
+                new.op, new.args, new.kids = "cast", (), (size.of,)
+                yield size
+            yield new
+
+
+def _axes(mask: int) -> frozenset[int]:
+    return frozenset(bits(mask & ~VARIES))
+
+
+def _args(op: str, key: tuple[Any, ...], extents: Sequence[Size]) -> tuple[Any, ...]:
+    """Arguments as of a Term, of the plain ones of a row."""
+    if op in TYPED:
+        return key[:-1]
+    if op in REDUCTIONS:
+        return (_axes(key[0]),)
+    if op == "Ax":
+        return tuple(map(axis, bits(key[0])))
+    if op == "val":
+        return tuple(math.prod((extents[b] for b in bits(m)), start=1) for m in key[:1])
+    return (intern("symbol", key[0]).dim(),) if op == "IS" else key
+
+
+def _ranked(rows: Iterator[_Row]) -> dict[Ref, list[_Row]]:
+    """The members of each class, smallest first, in order (Knuth's generalisation of Dijkstra)."""
+    members: dict[Ref, list[_Row]] = {}
+    cost: dict[Ref, int] = {}
+    number: dict[Ref, int] = {}
+    users: defaultdict[Ref, list[_Row]] = defaultdict(list)
+    missing: dict[_Row, int] = {}
+    ready: list[tuple[Any, ...]] = []
+    serial = itertools.count()
+
+    def push(row: _Row) -> None:
+        if row.op in COMMUTATIVE:
+            row.kids = tuple(sorted(row.kids, key=number.__getitem__))
+        row.rank = tuple(number[k] for k in row.kids)
+        size = 1 + sum(cost[k] for k in row.kids)
+        heapq.heappush(ready, (size, row.op, row.key, row.rank, next(serial), row))
+
+    for row in rows:
+        kids = dict.fromkeys(row.kids)
+        missing[row] = len(kids)
+        for k in kids:
+            users[k].append(row)
+        if not kids:
+            push(row)
+    while ready:
+        size, *_, row = heapq.heappop(ready)
+        c = row.of
+        if c not in members:
+            members[c], cost[c], number[c] = [], size, len(members)
+            for user in users[c]:
+                missing[user] -= 1
+                if not missing[user]:
+                    push(user)
+        members[c].append(row)
+    return members
+
+
+def _needed(roots: Sequence[Ref], members: dict[Ref, list[_Row]]) -> set[Ref]:
+    needed: set[Ref] = set()
+    stack = list(roots)
+    while stack:
+        c = stack.pop()
+        if c not in needed:
+            needed.add(c)
+            stack += [k for n in members[c] for k in n.kids]
+    return needed
+
+
+def _node(n: _Row, meaning: dict[Ref, Any]) -> ENode:
     """An index is an argument, a class an operand."""
     below = [meaning[k] for k in n.kids]
     args = (*n.args, *(x for x in below if not isinstance(x, ClassRef)))

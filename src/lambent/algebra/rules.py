@@ -69,6 +69,14 @@ _GUARDS = {
 }
 
 
+def bits(mask: int) -> Iterator[int]:
+    """The positions of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One row. Guards are egglog facts about the variables of `before`."""

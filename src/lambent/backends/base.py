@@ -15,6 +15,7 @@ import numpy as np
 
 from lambent.algebra.term import walk
 from lambent.graph.dim import Size, symbols_in
+from lambent.graph.dtypes import DType
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
@@ -46,6 +47,21 @@ class Calibration:
     levels: tuple[tuple[int, float], ...]
     launch: float
     one: dict[str, float] = field(default_factory=dict)
+
+    def rate(self, dtype: DType) -> float:
+        """Operations a second in a dtype; what is not calibrated goes by its size."""
+        if dtype.name in self.flops:
+            return self.flops[dtype.name]
+        base = self.flops.get("float32") or max(self.flops.values())
+        return base * 4 / max(dtype.compute.itemsize, 1)
+
+    def byte_time(self, size: float) -> float:
+        """Seconds to move so many bytes once, from the nearest levels that hold them."""
+        left, seconds = size, 0.0
+        for capacity, bandwidth in self.levels[:-1]:
+            part = min(left, float(capacity))
+            left, seconds = left - part, seconds + part / bandwidth
+        return seconds + left / self.levels[-1][1]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -178,6 +194,9 @@ class Backend(Protocol):
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         """Schedules to try before all others: the default, a library's routine (the option
         `library`) where there is one."""
+
+    def likely(self, program: TileProgram, rates: Calibration) -> float:
+        """Seconds that a run is likely to take: it orders what is measured, and never certifies."""
 
     def source(self, program: TileProgram) -> str:
         """The source text of one kernel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lambent.backends.cpu.cache import write_atomic
+from lambent.backends.cache import write_atomic
 from lambent.cli.errors import UserError
 from lambent.cli.examples import EXAMPLES, example
 from lambent.cli.output import console, number, print_json, say, size, table

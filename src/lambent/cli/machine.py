@@ -25,8 +25,7 @@ def describe_devices() -> list[dict[str, Any]]:
 
 def stored_calibration(name: str) -> dict[str, Any] | None:
     """The figures that a search has stored for a device; nothing is measured here."""
-    from lambent.backends import base
-    from lambent.backends.cpu import cache
+    from lambent.backends import base, cache
 
     key = base.get(name).device_key()
     data = cache.read(f"calibration/{cache.digest(key)}.json")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
 import zipfile
 import zlib
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from lambent.backends.cpu.cache import cache_dir, write_atomic
+from lambent.backends.cache import cache_dir, write_atomic
 from lambent.cli.errors import UserError, choose
 from lambent.cli.output import console, print_json, size, table
 
 ACTIONS = ("ls", "path", "clear", "export", "import")
-DATABASE = ".db"
-KEPT = (DATABASE, ".json")  # what an export holds; compiled code and programs are made again
+KEPT = (".log", ".json")  # what an export holds; compiled code and programs are made again
 
 
 def cache_action(action: str, file: Path | None, json: bool) -> None:
@@ -50,17 +47,12 @@ def files() -> list[Path]:
 
 
 def rows(path: Path) -> int | None:
-    """All rows of a database; None for what is none."""
-    if path.suffix != DATABASE:
+    """The results in the log of measurements; None for any other file."""
+    from lambent.search import database
+
+    if path.name != database.FILE:
         return None
-    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            names = [name for (name,) in db.execute(tables).fetchall()]
-            counts = (db.execute(f'SELECT count(*) FROM "{name}"').fetchone() for name in names)
-            return sum(int(count) for (count,) in counts)
-    except sqlite3.Error:
-        return None
+    return sum(len(database.results(lines)) for lines in database.read(path).values())
 
 
 def _show(json: bool) -> None:
@@ -96,39 +88,22 @@ def clear() -> int:
 
 
 def export(target: Path) -> int:
-    """Write the database and calibrations into one zip file; returns how many files it holds.
-
-    Raises:
-        UserError: the database is damaged.
-    """
+    """Write measurements and calibrations into one zip file; returns how many files it holds."""
     kept = [p for p in files() if p.suffix in KEPT]
     with tempfile.TemporaryDirectory() as work:
-        packed, copy = Path(work) / "cache.zip", Path(work) / "copy"
+        packed = Path(work) / "cache.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in kept:
-                name = path.relative_to(cache_dir()).as_posix()
-                if path.suffix == DATABASE:
-                    _snapshot(path, copy)
-                archive.write(copy if path.suffix == DATABASE else path, name)
+                archive.write(path, path.relative_to(cache_dir()).as_posix())
         write_atomic(target, packed.read_bytes())
     return len(kept)
 
 
-def _snapshot(path: Path, copy: Path) -> None:
-    """What is committed now, also while others write."""
-    copy.unlink(missing_ok=True)
-    try:
-        with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(copy)) as to:
-            db.backup(to)
-    except sqlite3.DatabaseError as error:
-        raise UserError(f"{path} cannot be exported: {error}; the next search mends it") from None
-
-
 def load(source: Path) -> int:
-    """Add what an export holds and we lack; returns how many rows and files were new.
+    """Add what an export holds and we lack; returns how many results and files were new.
 
     Raises:
-        UserError: the file is missing, not an export, or of another version.
+        UserError: the file is missing, or not an export.
     """
     if not source.is_file():
         raise UserError(f"no file {source}")
@@ -139,19 +114,35 @@ def load(source: Path) -> int:
                 if path.is_absolute() or ".." in path.parts or path.suffix not in KEPT:
                     raise zipfile.BadZipFile(f"it holds {name!r}")
             return sum(_load_one(archive, name, Path(work)) for name in archive.namelist())
-    except (zipfile.BadZipFile, zlib.error, sqlite3.DatabaseError) as error:
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{source} is not an export of `lambent cache export`: {error}") from None
-    except ValueError as error:
-        raise UserError(f"{source} cannot be imported: {error}") from None
 
 
 def _load_one(archive: zipfile.ZipFile, name: str, work: Path) -> int:
     from lambent.search import database
 
-    if name == database.FILE:
-        return database.merge(cache_dir(), Path(archive.extract(name, work)))
     target = cache_dir() / name
-    if Path(name).suffix == DATABASE or target.exists():
+    if name == database.FILE:
+        return _merge(Path(archive.extract(name, work)), target)
+    if target.exists():
         return 0
     write_atomic(target, archive.read(name))
     return 1
+
+
+def _merge(theirs: Path, ours: Path) -> int:
+    """Add the results that ours lacks; returns how many."""
+    from lambent.search import database
+
+    found = {key: database.results(lines) for key, lines in database.read(theirs).items()}
+    if not any(found.values()):
+        raise zipfile.BadZipFile("no result in it is whole")
+    known = database.read(ours)
+    new = [
+        database.line(key, how, value)
+        for key, results in found.items()
+        for how, value in results.items()
+        if how not in database.results(known.get(key, ()))
+    ]
+    database.append(ours, new)
+    return len(new)

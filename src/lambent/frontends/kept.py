@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lambent.backends.cpu.cache import cache_dir, digest
+from lambent.backends.cache import cache_dir, digest
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 

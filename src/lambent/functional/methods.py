@@ -36,6 +36,8 @@ class Methods:
     """The rows: method name = function whose first parameter is the tensor."""
 
     __getitem__ = shaping.getitem
+    __len__ = shaping.length
+    __iter__ = shaping.iterate
     __add__ = __radd__ = add = ar.add
     __sub__ = sub = ar.sub
     __rsub__ = ar.rsub

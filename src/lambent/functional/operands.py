@@ -14,7 +14,16 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from lambent.graph.dim import Dim, Size
-from lambent.graph.dtypes import DType, as_dtype, bool_, float32, int64, promote
+from lambent.graph.dtypes import (
+    DTYPES,
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    int64,
+)
 from lambent.graph.node import Weight, make
 from lambent.graph.tensor import (
     DTypeLike,
@@ -139,6 +148,15 @@ def _invert(x: Tensor) -> Tensor:
 def as_tensor(x: TensorLike, like: DType | None = None) -> Tensor:
     """A Tensor of anything that stands for one; a Python number takes the dtype `like`."""
     return tensor(x, like if isinstance(x, (bool, int, float)) else None)
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The array API's promotion; an integer with a float gives the float (as PyTorch)."""
+    if {a, b} == {float16, bfloat16}:
+        return float32  # neither holds the other
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    return DTYPES[np.promote_types(a.numpy, b.numpy).name]
 
 
 def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:

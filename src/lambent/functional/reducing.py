@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lambent.functional import operands
 from lambent.functional.arithmetic import invert, isinf, isnan, logical_not, sqrt, where
+from lambent.functional.gradient import stop_gradient
 from lambent.functional.mathematics import as_float, exp, log
 from lambent.functional.operands import (
     TensorLike,
@@ -17,7 +18,6 @@ from lambent.functional.operands import (
 )
 from lambent.functional.shaping import as_axes, flatten, moveaxis, unsqueeze
 from lambent.graph import tensor as core
-from lambent.graph.autograd import stop_gradient
 from lambent.graph.dim import Dim, Size
 from lambent.graph.dtypes import bool_, int64
 from lambent.graph.tensor import Tensor, view

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from types import EllipsisType
 from typing import Any
@@ -184,6 +184,18 @@ def window(x: Tensor, axis: int, size: Size, stride: Size = 1, dilation: Size = 
 
 
 # ---- indexing --------------------------------------------------------------------------------
+
+
+def length(x: Tensor) -> int:
+    """The first size, which must not be symbolic."""
+    if not x.shape or not isinstance(x.shape[0], int):
+        raise TypeError(f"len() of {describe(x)}: the first dim is missing or symbolic")
+    return x.shape[0]
+
+
+def iterate(x: Tensor) -> Iterator[Tensor]:
+    """x[0], x[1], … along the first dim."""
+    return (getitem(x, i) for i in range(length(x)))
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:

@@ -3,91 +3,39 @@
 What comes out is made of the same primitives, so that forward, backward and an optimiser's step are
 one graph, and a gradient can be differentiated again. A view's gradient is the transposed index
 map, itself views (and a sum where the view repeats). Bools and integers have no gradient: a
-comparison, a mask, an index or a cast to integers ends a path.
+comparison, a mask, an index or a cast to integers ends a path. `functional.gradient` is what users
+call.
+
+Constants are gathered in one factor at the end. Written as they come they stand all over the
+products of a gradient, and the e-graph lists every place that each can drift to: see
+docs/decisions.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Collection
+from functools import reduce
+from typing import TypeAlias
 
 from lambent.graph import tensor as core
 from lambent.graph.dim import Size
-from lambent.graph.dtypes import bool_
-from lambent.graph.node import Node, above, make, topo
-from lambent.graph.products import fill, product, scaled
-from lambent.graph.tensor import Tensor, describe, elementwise, view
+from lambent.graph.dtypes import DType, bool_
+from lambent.graph.node import Node, above, topo
+from lambent.graph.tensor import Tensor, elementwise, view
+from lambent.graph.views import Shape
 
-K = TypeVar("K")
 Row: TypeAlias = Callable[[Node, Tensor, int], Tensor]
 """(node, gradient of the loss by it, which operand) → gradient by that operand."""
+STOP = "stop"
+"""The attribute of a `contiguous` through which no gradient goes."""
 
 
-@overload
-def grad(loss: Tensor, params: Tensor) -> Tensor: ...
-@overload
-def grad(loss: Tensor, params: Mapping[K, Tensor]) -> dict[K, Tensor]: ...
-@overload
-def grad(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]: ...
-def grad(loss: Tensor, params: Any) -> Any:
-    """The gradients of a scalar by some of the values that it is computed from.
-
-    Args:
-        loss: floating, of shape ().
-        params: floating tensors of the loss's graph: one, several, or several by name. Inputs,
-            weights, or values in between.
-
-    Returns:
-        Tensors of the shapes and dtypes of the params, in the same form.
-
-    Raises:
-        TypeError: a loss or a param that is not floating.
-        ValueError: a loss that is no scalar; a param that the loss does not depend on, or only
-            through comparisons, integers or `stop_gradient`.
-    """
-    if isinstance(params, Tensor):
-        return grad(loss, [params])[0]
-    if not isinstance(params, Mapping):
-        return list(grad(loss, dict(enumerate(params))).values())
-    if loss.shape != () or not loss.dtype.is_float:
-        kind = TypeError if loss.shape == () else ValueError
-        raise kind(
-            f"grad: the loss is {describe(loss)}, no floating scalar; take .sum() or .mean()"
-        )
-    found = _adjoints(loss, {p.node for p in params.values()})
-    for key, p in params.items():
-        name = repr(p.node.name if p.node.op in ("input", "weight") else key)
-        if not p.dtype.is_float:
-            raise TypeError(f"grad: {name} is {describe(p)}: not floating, it has no gradient")
-        if p.node not in found:
-            raise ValueError(
-                f"grad: the loss does not depend on {name}, {describe(p)}, or only through "
-                "comparisons, integers or stop_gradient; leave it out of the params"
-            )
-    return {key: found[p.node] for key, p in params.items()}
-
-
-def stop_gradient(x: Tensor) -> Tensor:
-    """x itself, taken for a constant by `grad`. It costs nothing: the compiler sees x."""
-    return Tensor(make("contiguous", (x.node,), x.shape, x.dtype, _STOP))
-
-
-def checkpoint(x: Tensor) -> Tensor:
-    """x itself, with the hint that it is worth storing for the backward pass.
-
-    What is stored and what is computed again is a choice of the search, kernel by kernel, so the
-    hint changes no value and may be ignored.
-    """
-    return Tensor(make("contiguous", (x.node,), x.shape, x.dtype, "checkpoint"))
-
-
-_STOP = "stop"
-
-
-def _adjoints(loss: Tensor, params: set[Node]) -> dict[Node, Tensor]:
+def adjoints(loss: Tensor, params: Collection[Node]) -> dict[Node, Tensor]:
     """The gradient by each node between the loss and the params."""
-    smooth = [n for n in topo([loss.node]) if n.dtype.is_float and not _stops(n)]
+    smooth = [
+        n for n in topo([loss.node]) if n.dtype.is_float and (n.op, n.attr) != ("contiguous", STOP)
+    ]
     active = above(smooth, lambda n: n in params)
     found = {loss.node: fill(1.0, loss.dtype, ())} if loss.node in active else {}
     for n in reversed(active):
@@ -98,8 +46,38 @@ def _adjoints(loss: Tensor, params: set[Node]) -> dict[Node, Tensor]:
     return found
 
 
-def _stops(n: Node) -> bool:
-    return n.op == "contiguous" and n.attr == _STOP
+# ---- products -------------------------------------------------------------------------------
+
+
+def fill(value: core.Scalar, dtype: DType, shape: Shape) -> Tensor:
+    """A number, repeated."""
+    return view("expand", view("reshape", core.scalar(value, dtype), (1,) * len(shape)), shape)
+
+
+def product(*xs: Tensor | float) -> Tensor:
+    """The product of tensors of one shape, of which one at least is floating, and of numbers."""
+    like = next(x for x in xs if isinstance(x, Tensor) and x.dtype.is_float)
+    parts = [(None, x) if isinstance(x, float) else scaled(x) for x in xs]
+    rest, scale = [x for x, _ in parts if x is not None], math.prod(c for _, c in parts)
+    if scale != 1.0 or not any(x.dtype.is_float for x in rest):
+        rest.append(fill(scale, like.dtype, like.shape))
+    return reduce(lambda x, y: elementwise("mul", x, y), rest)
+
+
+def scaled(x: Tensor) -> tuple[Tensor | None, float]:
+    """(y, c) with x = y · c for a finite constant c; no y where x is the constant."""
+    node = x.node
+    while node.op in ("expand", "reshape"):
+        node = node.srcs[0]
+    if node.op == "constant" and x.dtype.is_float and math.isfinite(node.attr):
+        return None, node.attr
+    if x.node.op == "mul" and all(s.dtype.is_float for s in x.node.srcs):  # masks stay outside
+        left, right = map(Tensor, x.node.srcs)
+        none, c = scaled(right)
+        if none is None:
+            y, d = scaled(left)
+            return y, c * d
+    return x, 1.0
 
 
 # ---- primitives ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Dtypes: what a value is stored as, what it is computed in, and how two of them promote.
+"""Dtypes: what a value is stored as, and what it is computed in.
 
 A dtype is a storage type. Arithmetic inside a kernel runs in `DType.compute` (float32 for the
 narrow floats; integers exactly, wrapping); a value is rounded to its dtype when stored or cast.
@@ -76,12 +76,3 @@ def as_dtype(x: object) -> DType:
     if name not in DTYPES:
         raise TypeError(f"unsupported dtype {x!r}; supported: {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def promote(a: DType, b: DType) -> DType:
-    """The array API's promotion; an integer with a float gives the float (as PyTorch)."""
-    if {a, b} == {float16, bfloat16}:
-        return float32  # neither holds the other
-    if a.is_float != b.is_float:
-        return a if a.is_float else b
-    return DTYPES[np.promote_types(a.numpy, b.numpy).name]

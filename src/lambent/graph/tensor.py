@@ -67,14 +67,6 @@ class Tensor(Methods):
     def __repr__(self) -> str:
         return f"Tensor({describe(self)}, {self.node.op})"
 
-    def __len__(self) -> int:
-        if not self.shape or not isinstance(self.shape[0], int):
-            raise TypeError(f"len() of {describe(self)}: the first dim is missing or symbolic")
-        return self.shape[0]
-
-    def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
-
     def _no_value(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError(
             f"a Tensor ({describe(self)}) has no value while the graph is built: compile it or "

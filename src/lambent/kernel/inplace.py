@@ -26,9 +26,6 @@ def in_place(program: TileProgram, out: str, over: str) -> TileProgram:
 
     An axis along which a condition decides what changes is looped last, serially, one index at a
     time: its range then ends where the condition does.
-
-    Raises:
-        ValueError: the schedule does not suit this form.
     """
     kernel, schedule = program.kernel, program.schedule
     outputs = [replace(o, over=over) if o.buffer.name == out else o for o in kernel.outputs]

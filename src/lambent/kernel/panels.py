@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import TypeVar
 
 from lambent.algebra.term import Buffer, Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, axis
-from lambent.graph.prove import substitute
+from lambent.graph.dim import Size, axes_in, axis
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import everywhere
 
@@ -95,19 +93,3 @@ def _panels(b: Buffer, dim: int, width: int) -> Buffer:
 def _cut(values: tuple[S, ...], dim: int, outer: S, inner: S) -> tuple[S, ...]:
     """A shape or an index with a dim in two: panels come first, what lies in a panel last."""
     return (outer, *values[:dim], *values[dim + 1 :], inner)
-
-
-@lru_cache(1 << 14)
-def within(e: Size, i: int, count: int) -> Size:
-    """The expression while axis i passes `count` indices, the first of which is a multiple of it.
-
-    What it is divided by stands still, if that is a multiple of the count.
-    """
-    if i not in axes_in(e):
-        return e
-
-    def still(a: Atom) -> Size | None:
-        by = a.args[-1] if a.kind == "div" and a.args[0] == axis(i) else None
-        return 0 if isinstance(by, int) and by % count == 0 else None
-
-    return substitute(e, still)

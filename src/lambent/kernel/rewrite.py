@@ -72,8 +72,8 @@ def everywhere(
     return rewritten
 
 
-def reindexed(index: Size, f: Callable[[Term], Any], axes: Mapping[int, int]) -> Size:
-    """The index expression with f applied to the terms in it, and axes renamed."""
+def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, int] = {}) -> Size:
+    """The index expression with f applied to the values in it, and axes renamed."""
     if not values_in(index) and not axes_in(index) & axes.keys():
         return index
 
@@ -105,11 +105,6 @@ def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
         return t if t.axes & axes else rebuilt(terms, t, assumed)
 
     return assumed
-
-
-def factors(t: Term) -> list[Term]:
-    """The factors of a product, flat."""
-    return [f for k in t.kids for f in factors(k)] if t.op == "mul" else [t]
 
 
 def free_axes(output: Output) -> frozenset[int]:

@@ -36,7 +36,7 @@ Accumulate, in a Store. A Reduce or a Dot is over axes that its argument (both o
 and Let tiles live to the end of their body; a Var is filled anew each time its statement runs. A
 Load from a buffer without elements is 0.
 
-Normal form, which `check` demands and renderers rely on: a Reduce or a Dot stands directly under
+Normal form, which `lower` gives and renderers rely on: a Reduce or a Dot stands directly under
 a Let or an Accumulate; an operand of a Dot is a Load or a Ref; in an index expression the atom
 `value(v)` holds a Ref.
 

@@ -110,7 +110,7 @@ class Values:
             scope.named.add(t)
             return self.value(t, scope)
 
-        return reindexed(index, named, {})
+        return reindexed(index, named)
 
     def factors(self, scope: Scope, t: Term) -> list[ir.Value]:
         """The factors of a product that nothing else uses, and no factor for a constant 1."""

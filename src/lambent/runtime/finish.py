@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from lambent.algebra.segments import Instance
 from lambent.backends.base import Step
 from lambent.backends.measuring.operands import draw, spec
 from lambent.graph.node import Node, topo
-from lambent.kernel.kernel import Buffer
+from lambent.kernel.kernel import Buffer, Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.panels import packing
-from lambent.kernel.schedule import default_schedule
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.tile import Schedule, TileProgram
 from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
 from lambent.search.driver import Choice, Found
@@ -24,9 +23,15 @@ NEAR = 1.1  # covers whose sums differ by less are told apart only by running th
 
 
 def plan_of(
-    outputs: Sequence[Node], instances: Sequence[Instance], choices: Mapping[str, Choice]
+    outputs: Sequence[Node],
+    instances: Sequence[Instance],
+    choices: Mapping[str, Choice],
+    schedule: Callable[[Kernel], Schedule],
 ) -> Plan:
-    """The plan of a whole graph: for each instance the kernels chosen for its segment."""
+    """The plan of a whole graph: for each instance the kernels chosen for its segment.
+
+    schedule: for kernels that lay weights out.
+    """
     nodes = topo(outputs)
     weights = {n.name: n.attr.array for n in nodes if n.op == "weight"}
     named = {n: n.name for n in nodes if n.op in ("input", "weight")}
@@ -37,15 +42,16 @@ def plan_of(
         local = {f"x{i}": named[n] for i, n in enumerate(instance.inputs)}
         local |= {f"w{i}": named[n] for i, n in enumerate(instance.weights)}
         for kernel in choices[instance.key].kernels:
-            for b in kernel.buffers:
+            own = kernel.entry.form.buffers
+            for b in own:
                 if b.name not in local:
                     name = local[b.name] = _fresh(f"s{number}.{b.name}", buffers)
                     buffers[name] = replace(b, name=name)
-            once = kernel.program.kernel.weights_only and kernel.buffers[0].weight
-            names = [local[b.name] for b in kernel.buffers]
+            once = kernel.program.kernel.weights_only and own[0].weight
+            names = [local[b.name] for b in own]
             for i, b in enumerate(kernel.program.kernel.inputs, len(kernel.program.kernel.outputs)):
                 if b.name in kernel.program.panels:
-                    names[i] = _in_panels(names[i], b, kernel.program, buffers, load)
+                    names[i] = _in_panels(names[i], b, kernel.program, buffers, load, schedule)
             step = Step(kernel.program, tuple(names))
             (load if once else run).append(step)
         named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
@@ -55,14 +61,15 @@ def plan_of(
 
 
 def _in_panels(
-    name: str, b: Buffer, program: TileProgram, buffers: dict[str, Buffer], load: list[Step]
-) -> str:
+    name: str, b: Buffer, program: TileProgram, buffers: dict[str, Buffer], load: list[Step],
+    schedule: Callable[[Kernel], Schedule],
+) -> str:  # fmt: skip
     """A weight laid out at load as the input `b` of a program wants it; returns its name."""
     dim, width = program.panels[b.name], dict(program.schedule.options)["panel"]
     new = f"{name} in panels {dim} {width}"
     if new not in buffers:
         kernel = packing(buffers[name], dim, width)
-        load.append(Step(lower(kernel, default_schedule(kernel)), (new, name)))
+        load.append(Step(lower(kernel, schedule(kernel)), (new, name)))
         buffers[new] = replace(b, name=new)
     return new
 

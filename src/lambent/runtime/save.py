@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BACKENDS, BackendError
-from lambent.backends.cpu.cache import replacing
+from lambent.backends.cache import replacing
 from lambent.graph.dim import Symbol
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot

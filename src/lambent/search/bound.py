@@ -25,7 +25,7 @@ from lambent.graph.dim import (
     symbols_in,
     values_in,
 )
-from lambent.graph.dtypes import DType, bool_, float32
+from lambent.graph.dtypes import bool_, float32
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.search.space import MATH, TRANSCENDENTAL, Prices
 
@@ -34,20 +34,11 @@ LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
 
-def rate(calibration: Calibration, dtype: DType) -> float:
-    """Operations a second in a dtype (an FMA is two); what is not calibrated goes by its size."""
-    known = calibration.flops
-    if dtype.name in known:
-        return known[dtype.name]
-    base = known.get("float32") or max(known.values())
-    return base * 4 / max(dtype.compute.itemsize, 1)
-
-
 def prices(calibration: Calibration, total_bytes: float) -> Prices:
     """Unit prices for enumeration: bytes at the level that holds all arrays of the program."""
     levels = calibration.levels
     byte = 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
-    return Prices(1 / rate(calibration, float32), byte, calibration.launch)
+    return Prices(1 / calibration.rate(float32), byte, calibration.launch)
 
 
 class Bounder:
@@ -64,14 +55,8 @@ class Bounder:
         if kernel.weights_only:
             return 0.0
         terms = list(walk(*(o.term for o in kernel.outputs)))
-        moved = byte_time(sum(self.footprint(kernel, terms)), self.calibration)
+        moved = self.calibration.byte_time(sum(self.footprint(kernel, terms)))
         return max(sum(s for _, s in self.work(terms)), moved) + LAUNCH * self.calibration.launch
-
-    def demand(self, kernel: Kernel) -> tuple[float, float, float]:
-        """Operations, bytes read and bytes written, as the bound counts them."""
-        terms = list(walk(*(o.term for o in kernel.outputs)))
-        operations = sum(s * rate(self.calibration, t.dtype) for t, s in self.work(terms))
-        return operations, *self.footprint(kernel, terms)
 
     def volume(self, axes: Iterable[int]) -> float:
         return float(math.prod(self.size(a) for a in axes))
@@ -89,7 +74,7 @@ class Bounder:
     def _price(self, t: Term) -> tuple[frozenset[int], float]:
         """The axes of a term's space, and the seconds that it takes."""
         axes, operations = t.free | t.axes, self.operations(t)
-        return axes, operations and self.volume(axes) * operations / rate(self.calibration, t.dtype)
+        return axes, operations and self.volume(axes) * operations / self.calibration.rate(t.dtype)
 
     def operations(self, t: Term) -> float:
         """Operations for each point of a term's space; a product and its sum: an FMA, two."""
@@ -139,17 +124,3 @@ class Bounder:
     def _region(self, t: Term) -> float:
         """Elements that an access touches at least: a gathered dim may always be the same one."""
         return math.prod(self.volume(axes_in(i)) for i in t.indices if not values_in(i))
-
-
-def bound(kernel: Kernel, calibration: Calibration) -> float:
-    """Optimistic seconds of one kernel."""
-    return Bounder(calibration, kernel.extents).bound(kernel)
-
-
-def byte_time(size: float, calibration: Calibration) -> float:
-    """Seconds to move so many bytes once, from the nearest levels that hold them."""
-    left, seconds = size, 0.0
-    for capacity, bandwidth in calibration.levels[:-1]:
-        part = min(left, float(capacity))
-        left, seconds = left - part, seconds + part / bandwidth
-    return seconds + left / calibration.levels[-1][1]

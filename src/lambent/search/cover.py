@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lambent.search.flatten import bits
+from lambent.algebra.rules import bits
 
 MAX_SETS = 500  # sets of needed values looked at before the search goes straight on
 SMALL = 0.05  # a value cheaper than this share of the costliest kernel joins no others

@@ -25,8 +25,6 @@ from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
-from lambent.search.model import likely_time
-from lambent.search.rejected import Rejected, rejected
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -62,15 +60,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A kernel of a cover. `buffers`: outputs then inputs, at its place in the segment."""
+    """A kernel of a cover, under a schedule. `rivals`: others that make the same value."""
 
     program: TileProgram
-    buffers: tuple[Buffer, ...]
-    name: str  # a hash of the kernel's canonical text and its buffers
+    entry: Entry
+    rivals: tuple[Entry, ...]
     schedule: str
     seconds: float
-    bound: float
-    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,10 @@ class Found:
 
 @dataclass(slots=True)
 class Entry:
-    """A candidate at its place, and what is known of it: times in seconds, infinite if unknown."""
+    """A candidate at its place, and what is known of it: times in seconds, infinite if unknown.
+
+    `form.buffers` are those of its place in the segment, outputs then inputs.
+    """
 
     form: Canonical
     root: int  # the stored value that it makes
@@ -115,6 +114,7 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """A hash of the kernel's canonical text and its buffers."""
         return digest("\n".join([self.form.text, *(b.name for b in self.form.buffers)]))
 
     @property
@@ -206,7 +206,7 @@ def search(
         KeyboardInterrupt: interrupted before there is anything to return.
     """
     rates = backend.calibrate()
-    model = partial(likely_time, calibration=rates)
+    model = partial(backend.likely, rates=rates)
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
     driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
     if known is None or not driver.recall(known):
@@ -216,7 +216,7 @@ def search(
 
 def remembered(choices: Sequence[Choice]) -> str:
     """Choices as text, for the database: of each kernel its name and schedule."""
-    return json.dumps([[[k.name, k.schedule] for k in c.kernels] for c in choices])
+    return json.dumps([[[k.entry.name, k.schedule] for k in c.kernels] for c in choices])
 
 
 def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
@@ -417,5 +417,5 @@ class _Driver:
             schedule = best[1]
         program = self.bench.program(e.tuned, schedule)
         seconds = e.tuned.outcomes[schedule].seconds or 0.0
-        others = rejected(e, schedule, r.entries)
-        return Chosen(program, e.form.buffers, e.name, schedule, seconds, e.bound, others)
+        rivals = tuple(x for x in r.entries if x.root == e.root and x is not e)
+        return Chosen(program, e, rivals, schedule, seconds)

@@ -16,13 +16,14 @@ from fractions import Fraction
 from functools import cache, partial, reduce
 from typing import Any
 
-from lambent.algebra.egraph import ClassRef, Saturated
+from lambent.algebra.egraph import Saturated
+from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, value
-from lambent.graph.prove import substitute
+from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Kernel, Output
+from lambent.kernel.rewrite import reindexed
 from lambent.search.cover import Option
-from lambent.search.flatten import ONE, bits
+from lambent.search.flatten import ONE
 from lambent.search.space import (
     Alt,
     Prices,
@@ -383,7 +384,8 @@ class _Builder:
             return t.load(stored.buffer.name, stored.index, stored.buffer.dtype)
         if alt.op == "in":
             by_class = dict(zip(alt.kids, kids, strict=True))
-            return t.load(alt.args[0], (_resolve(i, by_class) for i in alt.args[1]), dtype)
+            index = (reindexed(i, lambda ref: by_class[ref.id]) for i in alt.args[1])
+            return t.load(alt.args[0], index, dtype)
         n, d, power = alt.const
         const = [] if alt.const == ONE else [t.const(Fraction(n, d), dtype, power)]
         if alt.op in ("add", "mul"):
@@ -415,16 +417,6 @@ class _Builder:
         axes = have.union(*(t.free | t.axes for t in terms))
         extents = {a: s.source.extents[a] for a in sorted(axes)}
         return Kernel((Output(stored.buffer, stored.index, term),), inputs, extents)
-
-
-def _resolve(index: Size, by_class: dict[int, Term]) -> Size:
-    """The index with terms in the place of their classes."""
-
-    def atom(a: Atom) -> Size | None:
-        gathered = a.kind == "value" and isinstance(a.args[0], ClassRef)
-        return value(by_class[a.args[0].id]) if gathered else None
-
-    return substitute(index, atom)
 
 
 def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Candidates:

@@ -6,7 +6,7 @@ Without this, enumeration takes minutes: associativity and commutativity make ev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from lambent.algebra.egraph import ENode, Saturated
@@ -16,14 +16,6 @@ MAX_MULTISETS = 32
 Const = tuple[int, int, int]  # numerator / denominator · log2(e)^k; plain integers hash fast
 ONE: Const = (1, 1, 0)
 Multiset = tuple[Const, tuple[int, ...]]
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The positions of the set bits, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def families(source: Saturated) -> dict[int, int]:

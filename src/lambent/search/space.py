@@ -17,11 +17,12 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import Saturated
+from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import steps
-from lambent.search.flatten import ONE, Const, Multiset, bits, families, flatten, times
+from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
 
 MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
 TRANSCENDENTAL = frozenset(("exp2", "log2", "sin", "sqrt", "recip"))

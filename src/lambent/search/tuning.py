@@ -20,7 +20,6 @@ from random import Random
 from typing import Any
 
 from lambent.backends.base import Backend, Outcome
-from lambent.kernel.check import check
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import Moves, neighbours, sample
 from lambent.kernel.tile import Schedule, TileProgram
@@ -167,9 +166,7 @@ class Bench:
         """
         if schedule not in tuned.programs:
             with self.clock.phase("lower"):
-                program = lower(tuned.form.kernel, read_schedule(schedule))
-                check(program)
-                tuned.programs[schedule] = program
+                tuned.programs[schedule] = lower(tuned.form.kernel, read_schedule(schedule))
         return tuned.programs[schedule]
 
     def likely(self, tuned: Tuned) -> float:

@@ -16,8 +16,8 @@ from rich.progress import Progress, TaskID
 
 from lambent.compiler import compile
 from lambent.frontends.safetensors import load_safetensors, save_safetensors
+from lambent.functional.gradient import grad
 from lambent.functional.operands import cast
-from lambent.graph.autograd import grad
 from lambent.graph.dtypes import as_dtype
 from lambent.graph.tensor import Tensor, input
 from lambent.nn.module import Module

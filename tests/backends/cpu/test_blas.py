@@ -13,13 +13,13 @@ import pytest
 from kernels import Build
 
 from lambent.backends.base import Assembly, Place, Step
-from lambent.backends.cpu import blas
 from lambent.backends.cpu.backend import CpuBackend
+from lambent.backends.cpu.schedule import default_schedule
+from lambent.backends.libraries import blas
 from lambent.graph.dim import Dim, axis
 from lambent.graph.dtypes import bfloat16, float64
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import default_schedule
 
 s, z = Dim("blas_s", 1, 96), Dim("blas_z", 1, 40)
 

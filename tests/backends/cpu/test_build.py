@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from lambent.backends import base
+from lambent.backends import base, cache
 from lambent.backends.base import BackendError
-from lambent.backends.cpu import build, cache, features
+from lambent.backends.cpu import build, features
 
 TEXT = "int answer(void) { return %d; }"
 
@@ -134,7 +134,7 @@ def test_a_full_temporary_directory_is_a_clear_error(
 def test_the_work_directory_goes_with_its_process_not_with_a_forked_child() -> None:
     script = """
 import os, sys
-from lambent.backends.cpu import cache
+from lambent.backends import cache
 path = cache.work_dir()
 child = os.fork()
 if child == 0:

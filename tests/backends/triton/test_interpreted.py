@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from interpreted import Run, interpret, needs_triton
 from kernels import CASES, SYMBOLIC, data
+from legal import check
 from random_kernels import random_kernel
 from test_lower import compare
 from test_random import any_schedule
@@ -17,7 +18,6 @@ from test_random import any_schedule
 from lambent.backends.cuda.schedule import default_schedule, moves
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.triton.render import render
-from lambent.kernel.check import check
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import sample

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lambent.backends.c.target import Target
+from lambent.backends.roles import within
 from lambent.graph.dim import Size, atoms_of, axis, exact, representative, split, values_in
 from lambent.graph.prove import Prover, bounds
 from lambent.kernel import tile as ir
-from lambent.kernel.panels import within
 from lambent.kernel.tile import index_axes, operands, statements, values
 
 POWERS = tuple(1 << n for n in range(9))

@@ -9,10 +9,12 @@ from typing import Protocol
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
 from lambent.backends.c import render
 from lambent.backends.c.target import for_cpu
-from lambent.backends.cpu import assemble, blas, build, calibrate, features, library
+from lambent.backends.cpu import assemble, build, calibrate, features, library
+from lambent.backends.cpu.schedule import default_schedule, moves
+from lambent.backends.libraries import blas
 from lambent.backends.measuring.measurer import Batch, Measurer
+from lambent.backends.measuring.model import likely
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.schedule import default_schedule, moves
 from lambent.kernel.tile import Schedule, TileProgram
 
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
@@ -81,6 +83,7 @@ class CpuBackend:
 
     default_schedule = staticmethod(default_schedule)
     moves = staticmethod(moves)
+    likely = staticmethod(likely)
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         first = default_schedule(kernel)

@@ -13,8 +13,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from lambent.backends import cache
 from lambent.backends.base import BackendError
-from lambent.backends.cpu import cache
 from lambent.backends.cpu.features import detect
 
 FLAGS = (

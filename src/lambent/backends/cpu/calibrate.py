@@ -14,8 +14,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from lambent.backends import cache
 from lambent.backends.base import Calibration
-from lambent.backends.cpu import build, cache, features
+from lambent.backends.cpu import build, features
 from lambent.backends.cpu.library import aligned, open_library
 from lambent.backends.cpu.pool import RUNTIME
 from lambent.graph.dtypes import DTYPES

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BackendError
-from lambent.backends.cpu import blas, features
+from lambent.backends.cpu import features
 from lambent.backends.cpu.build import place
+from lambent.backends.libraries import blas
 
 Array = np.ndarray[Any, Any]
 _lock = threading.Lock()

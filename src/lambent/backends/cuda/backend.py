@@ -22,6 +22,7 @@ from lambent.backends.cpu.build import place
 from lambent.backends.cuda import calibrate, driver, library, schedule
 from lambent.backends.cuda.image import Launch, launch, pack
 from lambent.backends.measuring.measurer import Batch, Measurer
+from lambent.backends.measuring.model import likely
 from lambent.backends.measuring.process import Failed, WorkerProcess
 from lambent.backends.sizes import text
 from lambent.backends.triton.compiler import EXTRA, Code, cuda
@@ -68,6 +69,7 @@ class CudaBackend:
 
     name = "cuda"
     default_schedule = staticmethod(schedule.default_schedule)
+    likely = staticmethod(likely)
 
     def __init__(self, number: int = 0) -> None:
         self._gpu = driver.device(number)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lambent.backends import cache
 from lambent.backends.base import Calibration
-from lambent.backends.cpu import cache
 from lambent.backends.cuda.driver import Device
 
 # Operations a cycle of one processor (an FMA is two) by compute capability: the matrix units'

@@ -1,18 +1,18 @@
 """Schedules for a GPU: first guesses for a kernel, and the moves that the search samples.
 
 Tiles are powers of two. The options are num_warps, num_stages (of the pipelined loops) and those
-that `triton.render` names. Roles of axes are those of `kernel.schedule`.
+that `triton.render` names. Roles of axes are those of `backends.roles`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
+from lambent.backends.roles import WHOLE, Structure
 from lambent.backends.triton.blocks import LARGEST, pow2
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.schedule import WHOLE, Knob, Moves, Structure
+from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule
 
 TILES: dict[str, tuple[int, ...]] = {
@@ -196,7 +196,7 @@ def moves(kernel: Kernel, capability: int = 80) -> Moves:
     """The alternatives that a schedule of this kernel may take, each independent of the others."""
     s = Structure(kernel)
     first = dict(default_schedule(kernel).tiles)
-    knobs: dict[Knob, tuple[Any, ...]] = {}
+    knobs: Moves = {}
     for i, role in s.roles.items():
         found = {t for t in TILES[role] if t != WHOLE and t < 2 * s.most[i]}
         if WHOLE in TILES[role] and s.most[i] <= WHOLE_LIMIT[role]:
@@ -215,4 +215,4 @@ def moves(kernel: Kernel, capability: int = 80) -> Moves:
         knobs.update((("options", name), (0, 1)) for name in ("backwards", "single", "turned"))
     if s.contracts and capability >= HOPPER:
         knobs.update((("options", name), choices) for name, choices in COPIES.items())
-    return Moves(s.roles, knobs)
+    return knobs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from lambent.backends.roles import outermost_first
 from lambent.backends.triton.text import PRODUCT, SUM, Tile, infix
 from lambent.graph.dim import Atom, Size, exact, terms_of
 from lambent.graph.prove import Prover
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.schedule import outermost_first
 from lambent.kernel.tile import Dot, For, TileProgram, axes_of, operands, statements, values
 
 LARGEST = 1 << 17  # elements of a tile: more than the registers of a processor hold

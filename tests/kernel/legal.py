@@ -1,4 +1,6 @@
-"""Is a tile program legal? A table of small checks, and one walk that applies it.
+"""Is a tile program legal? What lowering promises to renderers: a table of small checks, one walk.
+
+Lowering gives legal programs whatever the schedule; the tests hold it to that for random kernels.
 
 A check looks at one node where it stands, and says what is wrong with it. A node is a statement, a
 value in it, a Ref in one of its index expressions, or the number of an axis that it mentions.

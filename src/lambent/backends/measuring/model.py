@@ -1,4 +1,4 @@
-"""What a tile program is likely to take: the work its loops really do, at the rates of one core.
+"""What a rendered tile program is likely to take: the work its loops do, at the rates of one core.
 
 A bound counts every term once, at peak. The model sees what a schedule adds to that: values
 computed anew in every tile of an outer loop, operands packed again, loads that no vector can do at
@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable
 
 from lambent.backends.base import Calibration
+from lambent.backends.roles import within
 from lambent.graph.dim import axes_in, representative
 from lambent.graph.dtypes import DType
-from lambent.kernel.panels import within
 from lambent.kernel.rewrite import steps
 from lambent.kernel.tile import (
     Accumulate,
@@ -34,7 +34,6 @@ from lambent.kernel.tile import (
     index_axes,
     operands,
 )  # fmt: skip
-from lambent.search.bound import byte_time, rate
 
 # Vector operations of an elementwise op, where an add takes one; and of moving an element.
 OPS = {"exp2": 12.0, "log2": 18.0, "sin": 22.0, "recip": 6.0, "sqrt": 6.0, "mod": 12.0}
@@ -45,9 +44,9 @@ TASK = 2e-7  # seconds to hand a task to a core
 STEP = 2e-8  # seconds of a statement, however small its tile
 
 
-def likely_time(program: TileProgram, calibration: Calibration) -> float:
+def likely(program: TileProgram, rates: Calibration) -> float:
     """Seconds of a run of the program at the representative sizes."""
-    return _Model(program, calibration).time()
+    return _Model(program, rates).time()
 
 
 class _Model:
@@ -62,7 +61,7 @@ class _Model:
         self.shapes = {b.name: [representative(d) for d in b.shape] for b in self.buffers}
 
     def time(self) -> float:
-        moved = byte_time(sum(b.bytes for b in self.buffers if not b.weight), self.calibration)
+        moved = self.calibration.byte_time(sum(b.bytes for b in self.buffers if not b.weight))
         tasks, body = 1, self.program.body
         while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
             tasks, body = tasks * self.trips(body[0].axis), body[0].body
@@ -166,7 +165,7 @@ class _Model:
     def rate(self, dtype: DType) -> float:
         """Operations a second of one core, an FMA being two."""
         known = self.calibration.one.get(dtype.name)
-        return known or rate(self.calibration, dtype) / self.calibration.threads
+        return known or self.calibration.rate(dtype) / self.calibration.threads
 
     def lanes(self, dtype: DType) -> float:
         """Elements a second of one core in simple vector operations: matrix units do none."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from lambent.algebra.egraph import Saturated, count_programs
+from lambent.algebra.egraph import Saturated
 from lambent.algebra.segments import Instance, Segment
+from lambent.algebra.term import walk
 from lambent.backends.base import Backend, Calibration
+from lambent.explain.rejected import rejected
+from lambent.explain.show import show
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.show import show
 from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
 from lambent.search.bound import Bounder
 from lambent.search.driver import Choice, Chosen, Found, Progress
 
+Tell = bool | Callable[[Progress], None]
+"""True for a line on a terminal every other second, or whom to tell."""
 MOST = 10**300  # programs counted
 POINTS = 200  # of the search's progress
 LONG = 60  # characters of an attribute
@@ -70,6 +75,18 @@ def _graph(saturated: Sequence[Saturated]) -> dict[str, Any]:
         "rules": dict(sum((Counter(s.rules) for s in stats), Counter[str]())),
         "programs": min(MOST, math.prod(map(count_programs, saturated))),
     }
+
+
+def count_programs(saturated: Saturated) -> int:
+    """How many ways there are to compute the roots: choices of a node for every use of a class.
+
+    A lower bound: choices that go through a class twice are left out, and so is what to store.
+    """
+    ways: dict[int, int] = {}
+    for c, eclass in saturated.classes.items():
+        smaller = [n for n in eclass.nodes if all(k < c for k in n.below)]
+        ways[c] = sum(math.prod(ways[k] for k in n.below) for n in smaller)
+    return math.prod(ways[root.cls] for root in saturated.roots if root.output)
 
 
 def _segment(segment: Segment, saturated: Saturated) -> dict[str, Any]:
@@ -131,13 +148,13 @@ def _kernels(
             "name": f"k{number}",
             "count": times,
             "ms": first[key].seconds * 1e3,
-            "bound_ms": first[key].bound * 1e3,
+            "bound_ms": first[key].entry.bound * 1e3,
             "tile_program": show(first[key].program),
             "source": backend.source(first[key].program),
             "schedule": first[key].schedule,
             "segments": where[key],
             **_demand(first[key], rates),
-            "rejected": [asdict(r) for r in first[key].rejected],
+            "rejected": [asdict(r) for r in rejected(first[key])],
         }
         for number, (key, times) in enumerate(count.items())
     ]
@@ -149,8 +166,10 @@ def _runs(choice: Choice, program: int) -> bool:
 
 def _demand(kernel: Chosen, rates: Calibration) -> dict[str, Any]:
     """What a run of the kernel reads, writes and computes at least, as its bound counts it."""
-    made, names = kernel.program.kernel, [b.name for b in kernel.buffers]
-    operations, read, written = Bounder(rates, made.extents).demand(made)
+    made, names = kernel.program.kernel, [b.name for b in kernel.entry.form.buffers]
+    terms, bounder = list(walk(*(o.term for o in made.outputs))), Bounder(rates, made.extents)
+    operations = sum(s * rates.rate(t.dtype) for t, s in bounder.work(terms))
+    read, written = bounder.footprint(made, terms)
     return {
         "at_load": made.weights_only,
         "reads": names[len(made.outputs) :],
@@ -169,3 +188,20 @@ def _progress(history: Sequence[Progress]) -> list[list[float | None]]:
     step = max(1, -(-len(history) // POINTS))
     kept = [*history[:-1:step], *history[-1:]]
     return [[s.seconds, *(None if t is None else t * 1e3 for t in (s.best, s.bound))] for s in kept]
+
+
+def recorder(progress: Tell) -> tuple[list[Progress], Callable[[Progress], None]]:
+    """A list of the search's states, and what fills it and tells them now and then."""
+    history: list[Progress] = []
+
+    def record(state: Progress) -> None:
+        before = history[-1].seconds if history else 0.0
+        history.append(state)
+        if callable(progress):
+            progress(state)
+        elif progress and sys.stderr.isatty() and state.seconds // 2 > before // 2:
+            best = "-" if state.best is None else f"{state.best * 1e3:.3g} ms"
+            told = f"{state.measured} of {state.candidates} kernels measured, best {best}"
+            print(f"lambent: {told}, {state.seconds:.0f} s", file=sys.stderr)
+
+    return history, record

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lambent.backends.base import Outcome
-
-if TYPE_CHECKING:
-    from lambent.search.driver import Entry
+from lambent.search.driver import Chosen, Entry
 
 MOST = 10  # kernels, and schedules, kept of each chosen kernel
 LONG = 200  # characters of a message
@@ -33,11 +29,11 @@ class Rejected:
     message: str = ""
 
 
-def rejected(chosen: Entry, schedule: str, entries: Iterable[Entry]) -> tuple[Rejected, ...]:
+def rejected(chosen: Chosen) -> tuple[Rejected, ...]:
     """The best kernels of the same value, then the best other schedules; failures stand behind."""
-    rivals = [_kernel(e) for e in entries if e.root == chosen.root and e is not chosen]
-    tried = chosen.tuned.outcomes.items()
-    others = [_outcome("schedule", s, o, None) for s, o in tried if s != schedule]
+    rivals = map(_kernel, chosen.rivals)
+    tried = chosen.entry.tuned.outcomes.items()
+    others = [_outcome("schedule", s, o, None) for s, o in tried if s != chosen.schedule]
     return (*sorted(rivals, key=_rank)[:MOST], *sorted(others, key=_rank)[:MOST])
 
 

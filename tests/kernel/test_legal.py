@@ -1,4 +1,4 @@
-"""The legality check: lowered programs pass, broken ones are refused with a clear word."""
+"""The oracle of legal programs: lowered ones pass, broken ones are refused with a clear word."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernels import fold, gelu_chain, matmul
+from kernels import Build, fold, gelu_chain, matmul
+from legal import SCRATCH_LIMIT, check, problems, scratch
 
 from lambent.graph.dim import axis
-from lambent.graph.dtypes import bfloat16, bool_, float32
-from lambent.kernel.check import SCRATCH_LIMIT, check, problems, scratch
+from lambent.graph.dtypes import bfloat16, bool_, float32, int64
+from lambent.kernel.inplace import in_place
 from lambent.kernel.lower import lower
 from lambent.kernel.tile import (
     Accumulate,
@@ -31,6 +32,7 @@ from lambent.kernel.tile import (
     Value,
     Var,
     operands,
+    statements,
 )
 
 Rewrite = Callable[[Any], Any]
@@ -248,3 +250,16 @@ def test_scratch_is_bounded() -> None:
     huge = lower(fold("", 1, 4096, 4096, 16), Schedule())
     with pytest.raises(ValueError, match="scratch tiles of"):
         check(huge)
+
+
+def test_a_program_in_place_is_legal() -> None:
+    b = Build()
+    i, j = b.axes(64, 8)
+    b.buffer("pos", (1,), int64)
+    here = b.t.binary("eq", b.t.val(axis(i)), b.at("pos", 0))
+    new = b.t.binary("mask", here, b.load("new", j))
+    old = b.t.binary("mask", b.t.unary("not", here), b.load("cache", i, j))
+    b.out("out", b.add(new, old), i, j)
+    program = in_place(lower(b.kernel(), Schedule(((i, 16), (j, 8)), (i, j), 1)), "out", "cache")
+    check(program)
+    assert [s.start for s in statements(program.body) if isinstance(s, For)] != [0]

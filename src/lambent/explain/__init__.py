@@ -1,0 +1,1 @@
+"""What a program tells of its search, and how a tile program reads."""

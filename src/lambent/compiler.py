@@ -11,7 +11,7 @@ from lambent.algebra.segments import cut
 from lambent.backends.base import get
 from lambent.backends.cache import cache_dir
 from lambent.explain.report import Tell, recorder, report
-from lambent.graph.dim import declared, symbols_in
+from lambent.graph.dim import hints, symbols_in
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 from lambent.runtime.build import build
@@ -67,7 +67,8 @@ def compile(
         instances, segments = cut(nodes)
         saturated = {s.key: saturate(s.outputs) for s in segments}
     works = [Work(saturated[s.key], sum(i.key == s.key for i in instances)) for s in segments]
-    symbols = _hints(nodes)
+    atoms = {atom for n in topo(nodes) for size in n.shape for atom in symbols_in(size)}
+    symbols = hints(sorted(atoms))
     key = f"{[i.key for i in instances]} {symbols} {seed} {stop_gap}"
     history, record = recorder(progress)
     db = Database(cache_dir(), backend.device_key())
@@ -144,9 +145,3 @@ def _donated(
                 "memory of one input of its shape and dtype"
             )
     return tuple(found.items())
-
-
-def _hints(nodes: Sequence[Node]) -> dict[str, int]:
-    """The sizes to tune for, by name."""
-    atoms = {atom for n in topo(nodes) for d in n.shape for atom in symbols_in(d)}
-    return {s.name: s.hint for s in map(declared, sorted(atoms))}

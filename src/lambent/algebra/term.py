@@ -84,7 +84,7 @@ class Term:
         return (*self.kids, *(v for i in self.indices for v in values_in(i)))
 
     def __repr__(self) -> str:
-        return show(self)
+        return f"t{self.id} = {self.op}{self.args}({', '.join(f't{k.id}' for k in self.kids)})"
 
 
 class Terms:
@@ -152,26 +152,13 @@ def walk(*roots: Term, known: Container[Term] = ()) -> Iterator[Term]:
             stack.extend((k, False) for k in reversed(term.below))
 
 
-def const_value(term: Term) -> float:
-    """The float value of a const, inf or nan term."""
+def literal(term: Term) -> float | int | bool:
+    """The value of a const, inf or nan term, as its dtype has it."""
     if term.op == "inf":
-        return float("inf") * float(term.args[0])
+        return math.inf * int(term.args[0])
     if term.op == "nan":
-        return float("nan")
+        return math.nan
     value, k = term.args
-    return float(value) * LOG2E ** int(k)
-
-
-def show(term: Term, depth: int = 12) -> str:
-    """The term in one line: axes as a0, a1, …"""
-    if depth == 0:
-        return "…"
-    if term.op == "in":
-        return f"{term.args[0]}[{', '.join(map(str, term.args[1]))}]"
-    if term.op in ("const", "inf", "nan"):
-        return f"{const_value(term):.6g}"
-    if term.op == "val":
-        return f"#({term.args[0]})"
-    axes = ",".join(f"a{a}" for a in sorted(term.axes)) + "; " if term.axes else ""
-    kids = ", ".join(show(k, depth - 1) for k in term.kids)
-    return f"{term.dtype.name if term.op == 'cast' else term.op}({axes}{kids})"
+    if term.dtype == bool_:
+        return bool(value)
+    return float(value) * LOG2E ** int(k) if term.dtype.is_float else int(value)

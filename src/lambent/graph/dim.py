@@ -138,9 +138,9 @@ def symbol_range(name: str) -> tuple[int, int]:
     return symbol.low // unit, symbol.high // unit
 
 
-def symbol_hint(name: str) -> int:
-    """The size that the search tunes for, of a declared symbol or of its atom."""
-    return declared(name).hint // int(name.partition("/")[2] or 1)
+def hints(names: Iterable[str]) -> dict[str, int]:
+    """The sizes that the search tunes for, of declared symbols or of their atoms, by name."""
+    return {symbol.name: symbol.hint for symbol in map(declared, names)}
 
 
 # ---- expressions -----------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def _bound_symbol(atom: str, symbols: Mapping[str, int]) -> int:
 
 def representative(size: Size) -> int:
     """The value at the hints of its symbols: orders the search, never decides legality."""
-    return int(evaluate(size, {name: symbol_hint(name) for name in symbols_in(size)}))
+    return int(evaluate(size, hints(symbols_in(size))))
 
 
 def _name(atom: Atom) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from lambent.algebra.term import REDUCTIONS, Term, const_value, walk
+from lambent.algebra.term import REDUCTIONS, Term, literal, walk
 from lambent.graph.dim import Size, axis, values_in
-from lambent.graph.dtypes import DType, bool_
+from lambent.graph.dtypes import DType
 from lambent.kernel import tile as ir
 from lambent.kernel.rewrite import reindexed, two_groups
 
@@ -178,12 +178,6 @@ def empty(most: ir.Value) -> ir.Value:
 
 def product(parts: Sequence[ir.Value], dtype: DType) -> ir.Value:
     return reduce(lambda x, y: ir.Map("mul", (x, y), dtype), parts)
-
-
-def literal(t: Term) -> float | int | bool:
-    if t.dtype == bool_:
-        return bool(t.args[0])
-    return const_value(t) if t.dtype.is_float else int(t.args[0])
 
 
 def identity(op: str, dtype: DType) -> float | int | bool:

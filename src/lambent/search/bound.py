@@ -20,8 +20,8 @@ from lambent.graph.dim import (
     Size,
     axes_in,
     axis,
+    hints,
     representative,
-    symbol_hint,
     symbols_in,
     values_in,
 )
@@ -107,7 +107,7 @@ class Bounder:
         whole = Output(Buffer("", bool_, ()), tuple(map(axis, axes)), condition)
         kernel = Kernel((whole,), (), {a: self.size(a) for a in axes})
         names = frozenset[str]().union(*(symbols_in(i) for t in terms for i in t.indices))
-        (holds,) = evaluate(kernel, {}, {n: symbol_hint(n) for n in names}, grid)
+        (holds,) = evaluate(kernel, {}, hints(names), grid)
         return 0.95 * float(np.mean(holds))
 
     # ---- bytes ----

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -117,15 +117,14 @@ class Tuned:
 
 def text(schedule: Schedule) -> str:
     """The schedule as text, from which `read_schedule` makes it again."""
-    s = schedule
-    return json.dumps([s.tiles, s.order, s.grid, s.block, s.options], separators=(",", ":"))
+    return json.dumps(astuple(schedule), separators=(",", ":"))
 
 
 def read_schedule(given: str) -> Schedule:
-    tiles, order, grid, block, options = json.loads(given)
-    pairs = tuple((int(a), int(t)) for a, t in tiles)
-    named = tuple((str(k), int(v)) for k, v in options)
-    return Schedule(pairs, tuple(order), grid, (block[0], block[1]), named)
+    def frozen(x: Any) -> Any:
+        return tuple(map(frozen, x)) if isinstance(x, list) else x
+
+    return Schedule(*frozen(json.loads(given)))
 
 
 Job = tuple[Tuned, str]  # a kernel, and a schedule to try

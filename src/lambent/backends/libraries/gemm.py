@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lambent.algebra.term import Term
+from lambent.algebra.term import Term, literal
 from lambent.graph.dim import Size, axes_in, intern, representative, split
 from lambent.graph.prove import Prover
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.rewrite import free_axes
-from lambent.kernel.values import literal
 
 _MOST = (1 << 31) - 1  # the common interfaces have 32-bit integers
 

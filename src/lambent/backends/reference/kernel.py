@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lambent.algebra.term import REDUCTIONS, Term, const_value
+from lambent.algebra.term import REDUCTIONS, Term, literal
 from lambent.backends.reference.tile import (
     FUNCTIONS,
     Array,
@@ -64,7 +64,7 @@ class _Evaluator:
         if t.op == "val":
             return self.index(t.args[0], bound)
         if t.op in ("const", "inf", "nan"):
-            scalar = const_value(t) if t.dtype.is_float else int(t.args[0])
+            scalar = literal(t)
             return Array((), np.asarray(scalar, held(t.dtype)))
         if t.op in REDUCTIONS:
             return self.reduction(t, bound | t.axes)

@@ -10,13 +10,19 @@ from lambent.algebra.term import Buffer, Terms
 from lambent.graph.dim import Dim, Size, axis
 from lambent.graph.dtypes import DType, bfloat16, float32
 from lambent.kernel.kernel import Kernel, Output
-from lambent.search.canonical import canonical
+from lambent.search.canonical import Canonical, canonical
 
 
 def text(
     first: int = 0, name: str = "", m: Size = 37, turned: bool = False, dtype: DType = float32
 ) -> str:
     """The text of a product with axes from `first` on, and `name` in the names of its buffers."""
+    return form(first, name, m, turned, dtype).text
+
+
+def form(
+    first: int = 0, name: str = "", m: Size = 37, turned: bool = False, dtype: DType = float32
+) -> Canonical:
     t = Terms()
     i, j, p = (axis(first + n) for n in range(3))
     right = (j, p) if turned else (p, j)
@@ -26,7 +32,7 @@ def text(
     inputs = tuple(Buffer(f"{b}{name}", dtype, n) for b, n in zip("xy", shapes, strict=True))
     output = Output(Buffer(f"out{name}", dtype, (m, 50)), (i, j), total)
     extents = {first: m, first + 1: 50, first + 2: 45}
-    return canonical(Kernel((output,), inputs, extents)).text
+    return canonical(Kernel((output,), inputs, extents))
 
 
 def test_the_text_ignores_names_and_numbers() -> None:
@@ -35,6 +41,11 @@ def test_the_text_ignores_names_and_numbers() -> None:
     assert text() != text(dtype=bfloat16)
     narrow, wide = Dim("key_narrow", 1, 50), Dim("key_wide", 1, 51)
     assert text(m=narrow) == text(3, "other", m=narrow) != text(m=wide)
+
+
+def test_the_kind_ignores_sizes_too() -> None:
+    assert form(m=38).kind == form().kind == form(3, "other", m=Dim("kind_s", 1, 50)).kind
+    assert form().kind != form(dtype=bfloat16).kind
 
 
 def test_texts_are_equal_in_every_process() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from graphs import GRAPHS, attention, mlp
 
+import lambent as lt
 from lambent.algebra.egraph import saturate
 from lambent.backends.base import Calibration, Outcome
 from lambent.backends.cpu.schedule import default_schedule, moves
@@ -111,6 +112,28 @@ def test_a_second_search_measures_nothing_it_knows(tmp_path: Path) -> None:
     two = run(mlp(), again, Database(tmp_path, "d", "v"))
     assert again.asked < first.asked
     assert two.regions[0][0].seconds <= one.regions[0][0].seconds
+
+
+def test_what_served_one_size_is_tried_second_at_another() -> None:
+    """And the model is taken to be as far off as it was."""
+    tried: list[Schedule] = []
+
+    def judge(program: TileProgram) -> Outcome:
+        tried.append(program.schedule)
+        seconds = bound(program.kernel, CAL) * (1.1 if program.schedule.block == (12, 1) else 40.0)
+        return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
+
+    def product(m: int, n: int, k: int) -> lt.Tensor:
+        return lt.input("a", (m, k)) @ lt.input("b", (k, n))
+
+    db = Database(None, "d", "v")
+    run(product(96, 64, 640), Device(judge), db, seed=1)
+    served = next(s for s in tried if s.block == (12, 1))
+    tried.clear()
+    run(product(480, 320, 32), Device(judge), db)
+    first, second, *_ = dict.fromkeys(tried)
+    assert first.block != (12, 1) == second.block
+    assert all(tile <= 480 for _, tile in second.tiles) and second.order == served.order
 
 
 SCRIPT = """

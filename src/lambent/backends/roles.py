@@ -42,8 +42,6 @@ ROLES: tuple[tuple[str, set[str]], ...] = (
 )
 """An axis has the first role all of whose marks it has. Marks say what the axis is to a reduction;
 bound: no output has it; near: it is contiguous; beside: the kernel has a contraction."""
-WHOLE = 0
-"""Among the tiles of a role: all of the axis."""
 
 
 class Structure:

@@ -11,12 +11,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.rewrite import bound, split
 from lambent.kernel.tile import Schedule
 
 Knob = tuple[str, int | str | None]
 """A field of a schedule, and which entry of it: an axis in tiles, a name in options."""
 Moves = dict[Knob, tuple[Any, ...]]
 """What each knob of a schedule may legally be set to."""
+WHOLE = 0  # in the place of a tile: as large as its axis
 
 
 def turned(schedule: Schedule, knob: Knob, choice: Any) -> Schedule:
@@ -26,6 +29,24 @@ def turned(schedule: Schedule, knob: Knob, choice: Any) -> Schedule:
         entries = {**dict(getattr(schedule, field)), entry: choice}
         choice = tuple(sorted(entries.items()))
     return replace(schedule, **{field: choice})
+
+
+def unsized(schedule: Schedule, kernel: Kernel) -> Schedule:
+    """With WHOLE in the place of tiles that cover their axis: for kernels of other sizes."""
+    most = _most(kernel)
+    tiles = ((i, t if t < most[i] else WHOLE) for i, t in schedule.tiles)
+    return replace(schedule, tiles=tuple(tiles))
+
+
+def sized(schedule: Schedule, kernel: Kernel) -> Schedule:
+    """An unsized schedule for a kernel of the same kind."""
+    most = _most(kernel)
+    tiles = ((i, min(t or most[i], most[i])) for i, t in schedule.tiles)
+    return replace(schedule, tiles=tuple(tiles))
+
+
+def _most(kernel: Kernel) -> dict[int, int]:
+    return {i: max(1, bound(n)) for i, n in split(kernel).kernel.extents.items()}
 
 
 def neighbours(schedule: Schedule, table: Moves) -> Iterator[Schedule]:

@@ -18,9 +18,13 @@ from lambent.kernel.rewrite import everywhere, reindexed
 
 @dataclass(frozen=True, eq=False)
 class Canonical:
-    """`text` is the identity; `buffers` the place's own, outputs then inputs, as in `kernel`."""
+    """`text` is the identity; `buffers` the place's own, outputs then inputs, as in `kernel`.
+
+    Kernels of one `kind` compute the same, in the same order, at other sizes and constants.
+    """
 
     text: str
+    kind: str
     buffers: tuple[Buffer, ...]
     given: Kernel
     axes: dict[int, int]
@@ -58,16 +62,24 @@ def canonical(kernel: Kernel) -> Canonical:
     def sizes(several: Iterable[Size]) -> str:
         return f"[{', '.join(show(e, name) for e in several)}]"
 
+    def numbers(some: Iterable[int]) -> list[int]:
+        return sorted(axes[a] for a in some)
+
     lines = [sizes(kernel.extents[a] for a in axes)]
     lines += [f"{b.dtype.name}{sizes(b.shape)}{' of weights' * b.weight}" for b in buffers]
     for t in order:
-        args = names[t.args[0]] if t.op == "in" else sorted(axes[a] for a in t.axes) or t.args
+        args = names[t.args[0]] if t.op == "in" else numbers(t.axes) or t.args
         kids = [number[k] for k in t.kids]
         lines.append(
             f"{t.op} {t.dtype.name} {'' if t.op == 'val' else args}{sizes(t.indices)} {kids}"
         )
     lines += [f"{sizes(o.index)} = v{number[o.term]}" for o in kernel.outputs]
-    return Canonical("\n".join(lines), buffers, kernel, axes, names)
+    kind = [b.dtype.name for b in buffers]
+    kind += [
+        f"{t.op} {t.dtype.name} {numbers(t.free)} {numbers(t.axes)} {[number[k] for k in t.kids]}"
+        for t in order
+    ]
+    return Canonical("\n".join(lines), "\n".join(kind), buffers, kernel, axes, names)
 
 
 def _axes(kernel: Kernel, order: Iterable[Term]) -> Iterator[int]:

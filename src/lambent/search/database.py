@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lambent
 from lambent.backends.base import Outcome
@@ -54,6 +54,13 @@ def code_version(*folders: str) -> str:
 
 def sizes_text(symbols: Mapping[str, int]) -> str:
     return " ".join(f"{k}={v}" for k, v in sorted(symbols.items()))
+
+
+class Like(NamedTuple):
+    """A schedule that served, unsized; and its time over what the model says of first guesses."""
+
+    schedule: str
+    ratio: float
 
 
 class Database:
@@ -91,6 +98,13 @@ class Database:
 
     def put_plan(self, program: str, effort: float, chosen: str) -> None:
         self._put(program, "plan", "", (effort, chosen))
+
+    def like(self, kind: str) -> Like | None:
+        """What was learned last of kernels of a kind (see `canonical`)."""
+        return next((Like(*value) for value in self._get(kind, "like").values()), None)
+
+    def put_like(self, kind: str, like: Like) -> None:
+        self._put(kind, "like", "", like)
 
     def _get(self, text: str, kind: str) -> dict[str, Any]:
         with self._lock:

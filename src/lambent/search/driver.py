@@ -211,6 +211,7 @@ def search(
     driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))
+        bench.learn()
     return driver.found()
 
 

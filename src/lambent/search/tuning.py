@@ -21,10 +21,10 @@ from typing import Any
 
 from lambent.backends.base import Backend, Outcome
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import Moves, neighbours, sample
+from lambent.kernel.schedule import Moves, neighbours, sample, sized, unsized
 from lambent.kernel.tile import Schedule, TileProgram
 from lambent.search.canonical import Canonical
-from lambent.search.database import Database, sizes_text
+from lambent.search.database import Database, Like, sizes_text
 
 BATCH = 12  # schedules compiled together
 POOL = 3  # proposals that the model sees for each that is measured
@@ -70,12 +70,21 @@ class Tuned:
     fresh: int = 0  # schedules measured in this run
     stale: int = 0  # rounds of tuning without a gain
     spent: bool = False  # every schedule that the moves can make was tried
-    likely: float | None = None  # modelled seconds of the first guess
+    like: Like | None = None
+    likely: float | None = None  # modelled seconds
 
     @cached_property
     def guesses(self) -> list[Schedule]:
-        """What is tried first, in this order."""
-        return self.backend.guesses(self.form.kernel)
+        """What is tried first, in this order: what served its kind comes second."""
+        found: list[Schedule] = self.backend.guesses(self.form.kernel)
+        if self.like is not None:
+            found.insert(1, sized(read_schedule(self.like.schedule), self.form.kernel))
+        return list({text(s): s for s in found}.values())
+
+    @property
+    def ratio(self) -> float:
+        """Measured over modelled seconds of its kind, as far as one was measured."""
+        return 1.0 if self.like is None else self.like.ratio
 
     @cached_property
     def table(self) -> Moves:
@@ -153,9 +162,23 @@ class Bench:
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
         if form.text not in self.tuned:
-            outcomes = self.db.get(form.text, sizes_text(self.symbols))
-            self.tuned[form.text] = Tuned(form, outcomes, Random(self.seed), self.backend)
+            outcomes, like = (
+                self.db.get(form.text, sizes_text(self.symbols)),
+                self.db.like(form.kind),
+            )
+            new = Tuned(form, outcomes, Random(self.seed), self.backend, like=like)
+            self.tuned[form.text] = new
         return self.tuned[form.text]
+
+    def learn(self) -> None:
+        """Tell the database what the kernels of this run say of others of their kinds."""
+        for tuned in self.tuned.values():
+            best = tuned.best(library=False)
+            if tuned.fresh and best and tuned.likely:
+                served = text(unsized(read_schedule(best[1]), tuned.form.kernel))
+                self.db.put_like(
+                    tuned.form.kind, Like(served, tuned.ratio * best[0] / tuned.likely)
+                )
 
     def program(self, tuned: Tuned, schedule: str) -> TileProgram:
         """The kernel under a schedule.
@@ -169,10 +192,14 @@ class Bench:
         return tuned.programs[schedule]
 
     def likely(self, tuned: Tuned) -> float:
-        """Modelled seconds of the first guess; very many where it makes no legal program."""
+        """Modelled seconds of the first guess, times how far the model was off for its kind.
+
+        Very many where it makes no legal program.
+        """
         if tuned.likely is None:
             try:
-                tuned.likely = self.model(self.program(tuned, text(tuned.guesses[0])))
+                first = self.program(tuned, text(tuned.guesses[0]))
+                tuned.likely = self.model(first) * tuned.ratio
             except (ValueError, NotImplementedError):
                 tuned.likely = 1e3  # seconds: what else there is comes first
         return tuned.likely

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lambent.backends.roles import WHOLE, Structure
+from lambent.backends.roles import Structure
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.panels import dims
-from lambent.kernel.schedule import Moves
+from lambent.kernel.schedule import WHOLE, Moves
 from lambent.kernel.tile import Schedule
 
 TILES: dict[str, tuple[int, ...]] = {

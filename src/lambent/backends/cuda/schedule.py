@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from lambent.backends.roles import WHOLE, Structure
+from lambent.backends.roles import Structure
 from lambent.backends.triton.blocks import LARGEST, pow2
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.schedule import Moves
+from lambent.kernel.schedule import WHOLE, Moves
 from lambent.kernel.tile import Schedule
 
 TILES: dict[str, tuple[int, ...]] = {

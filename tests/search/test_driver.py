@@ -128,12 +128,12 @@ def test_what_served_one_size_is_tried_second_at_another() -> None:
 
     db = Database(None, "d", "v")
     run(product(96, 64, 640), Device(judge), db, seed=1)
-    served = next(s for s in tried if s.block == (12, 1))
+    assert {(6, 2), (12, 1)} <= {s.block for s in tried}
     tried.clear()
     run(product(480, 320, 32), Device(judge), db)
     first, second, *_ = dict.fromkeys(tried)
     assert first.block != (12, 1) == second.block
-    assert all(tile <= 480 for _, tile in second.tiles) and second.order == served.order
+    assert all(tile <= 480 for _, tile in second.tiles)
 
 
 SCRIPT = """

@@ -59,8 +59,8 @@ def sizes_text(symbols: Mapping[str, int]) -> str:
 class Like(NamedTuple):
     """A schedule that served, unsized; and its time over what the model says of first guesses."""
 
-    schedule: str
-    ratio: float
+    schedule: str = ""
+    ratio: float = 1.0
 
 
 class Database:
@@ -99,9 +99,9 @@ class Database:
     def put_plan(self, program: str, effort: float, chosen: str) -> None:
         self._put(program, "plan", "", (effort, chosen))
 
-    def like(self, kind: str) -> Like | None:
+    def like(self, kind: str) -> Like:
         """What was learned last of kernels of a kind (see `canonical`)."""
-        return next((Like(*value) for value in self._get(kind, "like").values()), None)
+        return Like(*self._get(kind, "like").get("", ()))
 
     def put_like(self, kind: str, like: Like) -> None:
         self._put(kind, "like", "", like)

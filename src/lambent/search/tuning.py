@@ -66,25 +66,20 @@ class Tuned:
     outcomes: dict[str, Outcome]
     random: Random
     backend: Backend
+    like: Like
     programs: dict[str, TileProgram] = field(default_factory=dict)
     fresh: int = 0  # schedules measured in this run
     stale: int = 0  # rounds of tuning without a gain
     spent: bool = False  # every schedule that the moves can make was tried
-    like: Like | None = None
     likely: float | None = None  # modelled seconds
 
     @cached_property
     def guesses(self) -> list[Schedule]:
         """What is tried first, in this order: what served its kind comes second."""
         found: list[Schedule] = self.backend.guesses(self.form.kernel)
-        if self.like is not None:
+        if self.like.schedule:
             found.insert(1, sized(read_schedule(self.like.schedule), self.form.kernel))
         return list({text(s): s for s in found}.values())
-
-    @property
-    def ratio(self) -> float:
-        """Measured over modelled seconds of its kind, as far as one was measured."""
-        return 1.0 if self.like is None else self.like.ratio
 
     @cached_property
     def table(self) -> Moves:
@@ -162,11 +157,9 @@ class Bench:
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
         if form.text not in self.tuned:
-            outcomes, like = (
-                self.db.get(form.text, sizes_text(self.symbols)),
-                self.db.like(form.kind),
-            )
-            new = Tuned(form, outcomes, Random(self.seed), self.backend, like=like)
+            outcomes = self.db.get(form.text, sizes_text(self.symbols))
+            served, random = self.db.like(form.kind), Random(self.seed)
+            new = Tuned(form, outcomes, random, self.backend, served)
             self.tuned[form.text] = new
         return self.tuned[form.text]
 
@@ -177,7 +170,7 @@ class Bench:
             if tuned.fresh and best and tuned.likely:
                 served = text(unsized(read_schedule(best[1]), tuned.form.kernel))
                 self.db.put_like(
-                    tuned.form.kind, Like(served, tuned.ratio * best[0] / tuned.likely)
+                    tuned.form.kind, Like(served, tuned.like.ratio * best[0] / tuned.likely)
                 )
 
     def program(self, tuned: Tuned, schedule: str) -> TileProgram:
@@ -199,7 +192,7 @@ class Bench:
         if tuned.likely is None:
             try:
                 first = self.program(tuned, text(tuned.guesses[0]))
-                tuned.likely = self.model(first) * tuned.ratio
+                tuned.likely = self.model(first) * tuned.like.ratio
             except (ValueError, NotImplementedError):
                 tuned.likely = 1e3  # seconds: what else there is comes first
         return tuned.likely

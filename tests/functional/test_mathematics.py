@@ -114,6 +114,19 @@ def test_narrow_floats(name: str, dtype: str) -> None:
     np.testing.assert_allclose(found.astype(np.float64), want, rtol=8 * eps, atol=4 * eps)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tanh_of_narrow_floats_is_one_of_the_two_nearest(dtype: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = bits.view(lt.bfloat16.numpy if dtype == "bfloat16" else dtype)
+    x = x[~np.isnan(x)]
+    exact = np.tanh(x.astype(np.float64))
+    found = run(lt.tanh, x).astype(np.float64)
+    near = exact.astype(x.dtype)
+    below, above = (np.nextafter(near, np.asarray(side, x.dtype)) for side in (-2, 2))
+    ok = (found >= below.astype(np.float64)) & (found <= above.astype(np.float64))
+    assert ok.all(), (x[~ok], found[~ok])
+
+
 def test_far_tails_do_not_grow() -> None:
     x = np.array([-1e3, -1e6, -30.0, 1e6], np.float32)
     np.testing.assert_allclose(run(lt.gelu, x), [0, 0, 0, 1e6], atol=1e-30)

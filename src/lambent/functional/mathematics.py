@@ -130,12 +130,21 @@ _TANH_P = (0.9999999794, 0.1338102594, 0.003495588496, 2.060908847e-5, 1.3354669
 _TANH_Q = (1.0, 0.4671434153, 0.02587698357, 3.285635431e-4, 7.776561709e-7)
 
 
-@in_compute_dtype
-def tanh(x: Tensor) -> Tensor:
+_TANH_SHORT_P = (0.99996349, 0.10332746, 0.00069969205)
+_TANH_SHORT_Q = (1.0, 0.4364256, 0.013103029)
+
+
+def tanh(x: TensorLike) -> Tensor:
     """The hyperbolic tangent: `c · P(c²) / Q(c²)` with c = clip(x, −9, 9), off by 2e-8 at most.
 
-    In float64 `1 − 2 / (1 + e^2x)`, and a fraction near 0. Neither overflows.
+    For floats of 16 bits a shorter fraction, clipped at 4.7 and off by 4e-5 of the value, which is
+    a sixth of float16's rounding. In float64 `1 − 2 / (1 + e^2x)`, and a fraction near 0. None
+    overflows.
     """
+    x = as_float(x)
+    if x.dtype.itemsize < 4:
+        c = clip(cast(x, x.dtype.compute), -4.7, 4.7)
+        return cast(_odd_fraction(c, _TANH_SHORT_P, _TANH_SHORT_Q), x.dtype)
     if x.dtype != float64:
         return _odd_fraction(clip(x, -9.0, 9.0), _TANH_P, _TANH_Q)
     near = _odd_fraction(x, _LAMBERT_P, _LAMBERT_Q)

@@ -33,6 +33,7 @@ from lambent.graph.dtypes import DTYPES
 Array = np.ndarray[Any, Any]
 GUARD = 4096  # bytes on either side of an output that a kernel must not touch
 COPIED = 16 << 20  # bytes of a large array that are copied to the host to look at it
+PLACE = 30_000  # bytes that are copied in the time in which one element is
 _FILL = 0xA5
 _SHARE = 4  # of the device's memory that operands kept for the next job may take: a quarter
 
@@ -158,7 +159,7 @@ def _bytes(memory: Memory, offset: int, count: int) -> Array:
 def _values(memory: Memory, spec: Spec, places: Array) -> Array:
     """The elements of an output at flat places."""
     dtype = DTYPES[spec.dtype].numpy
-    if spec.nbytes <= COPIED:
+    if spec.nbytes <= max(COPIED, PLACE * len(places)):
         whole: Array = _bytes(memory, GUARD, spec.nbytes).view(dtype)
         return whole[places]
     found = np.empty(len(places), dtype)

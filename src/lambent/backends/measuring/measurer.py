@@ -18,7 +18,7 @@ import numpy as np
 from lambent.backends.base import Outcome, kernel_symbols
 from lambent.backends.measuring.operands import Spec, input_specs, spec, symbol_value
 from lambent.backends.measuring.process import Failed, WorkerProcess
-from lambent.backends.measuring.verify import Expected, expect, judge, sizes_to_verify
+from lambent.backends.measuring.verify import BUDGET, Expected, expect, judge, sizes_to_verify
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
@@ -66,11 +66,14 @@ class Measurer:
         worker: the module that runs candidates.
         threads: how many a candidate may use.
         cache: bytes of the device's caches, for timing operands that are in none.
+        budget: scalar operations of the reference that a kernel is verified with.
     """
 
-    def __init__(self, worker: str, threads: Callable[[], int], cache: int) -> None:
+    def __init__(
+        self, worker: str, threads: Callable[[], int], cache: int, budget: float = BUDGET
+    ) -> None:
         self._worker = WorkerProcess(worker)
-        self._threads, self._cache = threads, cache
+        self._threads, self._cache, self._budget = threads, cache, budget
         self._lock = threading.Lock()
         self._expected: dict[Any, Expected] = {}
 
@@ -89,7 +92,7 @@ class Measurer:
         if key not in self._expected:
             if len(self._expected) > 4096:
                 self._expected.clear()
-            self._expected[key] = expect(kernel, symbols)
+            self._expected[key] = expect(kernel, symbols, self._budget)
         return self._expected[key]
 
     def measure(

@@ -19,7 +19,7 @@ from lambent.graph.prove import bounds, facts
 from lambent.kernel.kernel import Kernel, Output
 
 Array = np.ndarray[Any, Any]
-_BUDGET = 1e6  # scalar operations of the reference for a kernel
+BUDGET = 1e6  # scalar operations of the reference for a kernel
 _NUDGE = 32  # errors allowed of the size that rounding the operands alone makes
 
 
@@ -36,10 +36,14 @@ class Expected:
     slack: tuple[float, ...] = ()
 
 
-def expect(kernel: Kernel, symbols: Mapping[str, int]) -> Expected:
-    """Values to verify with, under the first way of drawing operands that keeps them finite."""
+def expect(kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET) -> Expected:
+    """Values to verify with, under the first way of drawing operands that keeps them finite.
+
+    Args:
+        budget: scalar operations that computing them may take.
+    """
     specs = input_specs(kernel, symbols)
-    sample = sample_axes(kernel, symbols, budget=_BUDGET)
+    sample = sample_axes(kernel, symbols, budget=budget)
     places = tuple(_flat(o, symbols, sample) for o in kernel.outputs)
     best: Expected | None = None
     fewest = math.inf

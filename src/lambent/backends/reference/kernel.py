@@ -29,6 +29,7 @@ from lambent.graph.dtypes import DType
 from lambent.kernel.kernel import Kernel, Output
 
 Sample = Mapping[int, NDArray]
+POINTS = 1 << 16  # at which a kernel is verified, at most
 
 
 def held(dtype: DType) -> np.dtype[Any]:
@@ -197,18 +198,22 @@ def sample_axes(
 ) -> dict[int, NDArray]:
     """Indices of the free axes at which to verify a kernel within a budget of scalar operations.
 
-    First and last, both sides of powers of two (where tiles end), the rest at random. The longest
-    sample is halved until the work fits, but no axis keeps fewer than two indices.
+    First and last, both sides of powers of two (where tiles end), the rest at random. Until the
+    work fits, the sample is halved whose halving saves most, the longest of those that save alike;
+    so rows stay whole where their parts share work. No axis keeps fewer than two indices.
     """
     symbols = symbols or {}
     extents = {i: int(number(n, symbols)) for i, n in kernel.extents.items()}
     free = sorted({i for o in kernel.outputs for i in _axes(o)})
     counts = {i: extents[i] for i in free}
-    while _work(kernel, extents, counts) > budget:
-        longest = max(free, key=lambda i: (counts[i], -i), default=None)
-        if longest is None or counts[longest] <= 2:
+    while _work(kernel, extents, counts) > budget or math.prod(counts.values()) > POINTS:
+        halves = {i: counts | {i: max(2, counts[i] // 2)} for i in free if counts[i] > 2}
+        if not halves:
             break
-        counts[longest] = max(2, counts[longest] // 2)
+        works = {i: _work(kernel, extents, found) for i, found in halves.items()}
+        counts = halves[
+            min(halves, key=lambda i: (works[i] > 1.1 * min(works.values()), -counts[i], i))
+        ]
     random = np.random.default_rng(seed)
     return {i: _indices(extents[i], counts[i], random) for i in free}
 

@@ -32,7 +32,6 @@ from lambent.backends.triton.text import (
 )
 from lambent.backends.triton.windows import Window, window
 from lambent.graph.dim import Size, axes_in, axis, symbol_range, values_in
-from lambent.graph.dtypes import float32
 from lambent.graph.prove import maximum, minimum
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.tile import (
@@ -464,8 +463,7 @@ class _Renderer:
         rows, columns = (
             tuple(i for i in t.dims if i not in inner and i not in batch) for t in (a, b)
         )
-        kinds = {v.a.dtype, v.b.dtype}
-        dtype = kinds.pop() if len(kinds) == 1 else float32
+        dtype = min(v.a.dtype, v.b.dtype, key=lambda kind: kind.itemsize)  # a part is held wider
         depth = math.prod(self.blocks.size[i] for i in inner)
         compute = NAMES[dtype.compute.name]
         if dtype.name not in MATRIX or depth < 16 or not (rows and columns):

@@ -64,11 +64,14 @@ class Rotary:
 
 
 def rotate(x: Tensor, positions: Tensor, how: Rotary) -> Tensor:
-    """x [..., t, d] at integer positions [t]: pair (a, b) → (a cos − b sin, b cos + a sin)."""
+    """x [..., t, d] at integer positions [t]: pair (a, b) → (a cos − b sin, b cos + a sin).
+
+    Computed in float32, and rounded once to the dtype of x.
+    """
     d = x.shape[-1]
     assert isinstance(d, int)
     angle = (positions.astype(float32).unsqueeze(-1) * tensor(how.frequencies(d))).unsqueeze(-2)
     sign = (iota(2) * 2 - 1).astype(float32).unsqueeze(-1)
     halves = x.unflatten(-1, (2, d // 2))
     turned = halves * (cos(angle) * how.gain) + halves.flip(-2) * (sin(angle) * how.gain * sign)
-    return turned.flatten(-2)
+    return turned.flatten(-2).astype(x.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 from lambent.cli.cuda_works import Shapes, Tensors, Work
@@ -200,7 +200,10 @@ def graphed(c: DecoderConfig) -> Callable[[Tensors], Any]:
     """The same compiled, with CUDA graphs: arrays keep their places."""
     import torch
 
-    fast: Any = torch.compile(partial(torch_decode, c), mode="reduce-overhead")
+    def step(t: Tensors) -> Any:
+        return torch_decode(c, t)
+
+    fast: Any = torch.compile(step, mode="reduce-overhead")
 
     def run(t: Tensors) -> Any:
         for x in t.values():

@@ -45,6 +45,7 @@ def measure(
                 if name != "copy":
                     errors[name] = float((found.float() - want).norm() / want.norm())
                 times[name] = _by_clock(run) if work.unit == "tokens/s" else _seconds(run)
+            say(f"{work.name}: {name or 'lambent'} {1e3 * times[name]:.4g} ms")
         except (RuntimeError, ValueError) as error:  # a peer that cannot do it here
             if not name:
                 raise

@@ -209,6 +209,7 @@ if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
     from lambent.frontends.onnx.build import from_onnx
     from lambent.frontends.onnx.export import to_onnx
+    from lambent.frontends.onnx.staged import compile_onnx
     from lambent.frontends.torch import from_torch
     from lambent.runtime.program import Program
     from lambent.runtime.save import load
@@ -258,6 +259,7 @@ __all__ = [
     "checkpoint",
     "chunk",
     "clip",
+    "compile_onnx",
     "concat",
     "constant",
     "contiguous",
@@ -418,6 +420,7 @@ _LATER = {
     "Program": "lambent.runtime.program",
     "Trainer": "lambent.training.trainer",
     "compile": "lambent.compiler",
+    "compile_onnx": "lambent.frontends.onnx.staged",
     "evaluate": "lambent.backends.reference.graph",
     "from_onnx": "lambent.frontends.onnx.build",
     "from_torch": "lambent.frontends.torch",

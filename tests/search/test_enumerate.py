@@ -227,3 +227,12 @@ def test_a_sum_is_read_where_a_longer_one_goes_on(n: int) -> None:
     c = found(residuals(n, 256))
     out = next(i for i, s in enumerate(c.stored) if s.output)
     assert any(k.root == out and k.reductions == 1 for k in c.candidates)
+
+
+def test_a_gathered_index_that_is_a_number_again() -> None:
+    """Positions read at gathered indices: the number of an index that is a value itself."""
+    ids = lt.input("ids", (6,), "int64")
+    out = lt.take(lt.iota(10) * 3 + 1, ids, axis=0)
+    program = lt.compile({"y": out, "z": out > 7}, budget=0.1, progress=False)
+    given = np.array([0, 3, 9, 2, 5, 5])
+    np.testing.assert_array_equal(program(ids=given)["y"], given * 3 + 1)

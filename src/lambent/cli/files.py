@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +39,25 @@ class Sizes:
         Raises:
             UserError: the file is missing, or one of the texts is malformed.
         """
-        import lambent
+        return self.read(file, host=False)[0]
 
+    def read(self, file: Path, host: bool) -> tuple[Any, Any]:
+        """The outputs of an ONNX file by name, and what the host is to run, if it may.
+
+        Raises:
+            UserError: the file is missing, or one of the texts is malformed.
+        """
         need("onnx", "'lambent[onnx]'", f"reading {file}")
         if not file.is_file():
             raise UserError(f"no file {file}")
-        return lambent.from_onnx(
+        from lambent.frontends.onnx.build import imported
+
+        return imported(
             file,
-            dims={name: _dim(name, text) for name, text in _pairs("--dim", self.dims)},
-            shapes={name: _shape(text) for name, text in _pairs("--shape", self.shapes)},
-            values={name: _value(name, text) for name, text in _pairs("--value", self.values)},
+            {name: _dim(name, text) for name, text in _pairs("--dim", self.dims)},
+            {name: _shape(text) for name, text in _pairs("--shape", self.shapes)},
+            {name: _value(name, text) for name, text in _pairs("--value", self.values)},
+            host,
         )
 
 
@@ -134,7 +144,7 @@ def run_file(
         choose("peer", against, ["onnxruntime"])
         need("onnxruntime", "onnxruntime", "--against onnxruntime")
     if is_onnx:
-        program = compile_graph(sizes.graph(file), file.stem, device, budget, fresh=fresh)
+        program = _program(file, sizes, budget, device, fresh)
     elif against or sizes != Sizes():
         raise UserError(f"{file} is compiled: --against and sizes are for .onnx files")
     else:
@@ -156,6 +166,22 @@ def run_file(
     if against and not told["error"] <= TOLERANCE:
         say(f"lambent: wrong result: an error of {told['error']:.1e}, above {TOLERANCE:g}")
         raise typer.Exit(1)
+
+
+def _program(file: Path, sizes: Sizes, budget: float, device: str, fresh: bool) -> Any:
+    """The program of an ONNX file; several, where the host must run operators between them."""
+    outputs, calls = sizes.read(file, host=True)
+    from lambent.frontends.onnx.staged import staged
+
+    def compile(graph: Any, share: float) -> Any:
+        return compile_graph(graph, file.stem, device, budget * share, fresh=fresh)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        program = staged(outputs, calls, compile)
+    for warning in told:
+        say(f"lambent: {warning.message}")
+    return program
 
 
 def export(what: str, out: Path, sizes: Sizes, json: bool) -> None:

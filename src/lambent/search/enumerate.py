@@ -18,7 +18,7 @@ from typing import Any
 
 from lambent.algebra.egraph import Saturated
 from lambent.algebra.rules import bits
-from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
+from lambent.algebra.term import REDUCTIONS, Term, Terms, indices_of, walk
 from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import reindexed
@@ -382,10 +382,11 @@ class _Builder:
         if alt is None:
             stored = s.stored[s.item[body.cls]]
             return t.load(stored.buffer.name, stored.index, stored.buffer.dtype)
-        if alt.op == "in":
-            by_class = dict(zip(alt.kids, kids, strict=True))
-            index = (reindexed(i, lambda ref: by_class[ref.id]) for i in alt.args[1])
-            return t.load(alt.args[0], index, dtype)
+        if alt.op in ("in", "val"):
+            known = dict(zip(alt.kids, kids, strict=True))
+            given = indices_of(alt.op, alt.args)
+            index = tuple(reindexed(i, lambda ref: known[ref.id]) for i in given)
+            return t.make(alt.op, (alt.args[0], index) if alt.op == "in" else index, (), dtype)
         n, d, power = alt.const
         const = [] if alt.const == ONE else [t.const(Fraction(n, d), dtype, power)]
         if alt.op in ("add", "mul"):
@@ -427,7 +428,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
     """
     search = _Search(prepare(source, prices), keep)
     search.run()
-    space, builder = search.space, _Builder(search.space)
+    space, builder, named = search.space, _Builder(search.space), search.space.by_name
     found: list[Candidate] = []
     todo = {i: None for i, s in enumerate(space.stored) if s.output}
     done = 0
@@ -446,8 +447,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
         for body in bodies:
             kernel = builder.kernel(stored, body)
             if kernel is not None:
-                names = [b.name for b in kernel.inputs]
-                leaves = tuple(space.by_name[n] for n in names if n in space.by_name)
+                leaves = tuple(named[b.name] for b in kernel.inputs if b.name in named)
                 inside = sum(t.op in REDUCTIONS for t in walk(kernel.outputs[0].term))
                 found.append(Candidate(root, leaves, kernel, body.work, inside, body.basic))
                 todo.update(dict.fromkeys(leaves))

@@ -164,9 +164,9 @@ def _alternatives(
             *front, v = n.kids
             sets = [(k, f) if f else (ONE, (v,)) for k, f in flat["mul"][v]]
             found += [Alt(n.op, n.args, (*front, *f), k) for k, f in sets]
-        elif n.op == "in":
-            refs = [r.id for i in n.args[1] for r in values_in(i)]
-            found.append(Alt("in", n.args, tuple(dict.fromkeys(refs))))
+        elif n.op in ("in", "val"):
+            refs = [r.id for i in n.index for r in values_in(i)]
+            found.append(Alt(n.op, n.args, tuple(dict.fromkeys(refs))))
         elif n.op not in ("mul", "scale", "add"):
             found.append(Alt(n.op, n.args, n.kids))
     for op in ("mul", "add"):

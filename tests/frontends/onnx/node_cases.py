@@ -21,6 +21,7 @@ import numpy as np
 
 import lambent as lt
 from lambent.frontends.onnx.errors import NeedsValue, OnnxError
+from lambent.frontends.onnx.host import HOSTED
 from lambent.frontends.onnx.node import NEWEST
 from lambent.frontends.onnx.read import ELEMENTS
 from lambent.frontends.onnx.table import TABLE
@@ -132,6 +133,14 @@ def ratio(outcomes: list[Outcome]) -> float:
     return sum(o.verdict == "passed" for o in own) / len(own)
 
 
+HOST = (
+    "`lambent.compile_onnx` and `lambent run` leave these to NumPy, where data decides how large",
+    "their results are, or where lines are long. The rest of the graph is compiled, as a program",
+    "before and one after each such step; a warning names the nodes and what they cost.",
+    "`from_onnx`, whose result is one graph, refuses them.",
+)
+
+
 def report(outcomes: list[Outcome]) -> str:
     """The page docs/onnx.md."""
     own = [o for o in outcomes if o.case.opset <= NEWEST]
@@ -161,6 +170,8 @@ def report(outcomes: list[Outcome]) -> str:
             reasons.setdefault((o.case.operator, reason), []).append(o.case.name)
     for (operator, reason), names in sorted(reasons.items()):
         lines.append(f"| {len(names)} | {operator} | {reason} |")
+    lines += ["", "## What the host runs", "", *HOST, "", "| operator | cost |", "|---|---|"]
+    lines += [f"| {name} | {hosted.cost} |" for name, hosted in sorted(HOSTED.items())]
     lines += ["", "## Operators with a row of their own", "", "| operator | note |", "|---|---|"]
     lines += [f"| {name} | {row.note} |" for (_, name), row in sorted(TABLE.items())]
     lines += [

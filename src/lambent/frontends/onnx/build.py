@@ -12,6 +12,7 @@ import numpy as np
 
 import lambent as lt
 from lambent.frontends.onnx.errors import OnnxError
+from lambent.frontends.onnx.host import Call
 from lambent.frontends.onnx.known import Known, Value, as_tensor
 from lambent.frontends.onnx.read import dtype_of, load_model
 from lambent.frontends.onnx.walk import Build, Scope, domain_of
@@ -56,11 +57,24 @@ def from_onnx(
         OSError: no such file.
         ModuleNotFoundError: the package onnx is not installed.
     """
+    return imported(source, dims, shapes, values)[0]
+
+
+def imported(
+    source: Any,
+    dims: Mapping[str, DimLike] | None,
+    shapes: Mapping[str, Sequence[int | str | Dim]] | None,
+    values: Mapping[str, Any] | None,
+    host: bool = False,
+) -> tuple[dict[str, Tensor], list[Call]]:
+    """The outputs of a model by name and, where the host may run nodes, its calls in order."""
     model, folder = load_model(source)
+    calls: list[Call] = []
     build = Build(
         {domain_of(entry): entry.version for entry in model.opset_import},
         {(f.domain, f.name): f for f in model.functions},
         folder,
+        calls=calls if host else None,
     )
     scope: Scope = {}
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
@@ -77,10 +91,8 @@ def from_onnx(
     outputs = build.graph(model.graph, scope)
     for entry, value in zip(model.graph.output, outputs, strict=True):
         _check_output(entry, value)
-    return {
-        entry.name: as_tensor(value)
-        for entry, value in zip(model.graph.output, outputs, strict=True)
-    }
+    named = zip(model.graph.output, outputs, strict=True)
+    return {entry.name: as_tensor(value) for entry, value in named}, calls
 
 
 # ---- inputs and outputs ----------------------------------------------------------------------

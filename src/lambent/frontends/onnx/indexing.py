@@ -208,7 +208,7 @@ def _hot(x: Tensor, axis: int) -> Tensor:
 # ---- of known values alone -------------------------------------------------------------------
 
 
-_HOST = "where it is known when the graph is built: the size of the result depends on it"
+_HOST = "where its values are known; else it is the host's (`compile_onnx`): sizes depend on data"
 
 
 def _nonzero(at: At, x: Any) -> Known:
@@ -229,5 +229,10 @@ ROWS: dict[str, Row] = {
     "ScatterElements": Row(_scatter_elements, note="n · m comparisons a line"),
     "ScatterND": Row(_scatter_nd, note="n · m comparisons"),
     "TensorScatter": Row(_tensor_scatter, until=24),
-    "TopK": Row(_top_k, static=(1,), until=24, note="n² comparisons a line"),
+    "TopK": Row(
+        _top_k,
+        static=(1,),
+        until=24,
+        note="n² comparisons a line; the host sorts lines of more than 1024 (`compile_onnx`)",
+    ),
 }

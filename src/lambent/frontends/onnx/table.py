@@ -34,7 +34,7 @@ ADVICE: dict[str, str] = {
     ),
     **dict.fromkeys(
         ("NonMaxSuppression", "Unique"),
-        "the size of its result depends on data; cut the model before it, and do it in NumPy",
+        "the size of its result depends on data; lambent.compile_onnx runs it on the host",
     ),
     **dict.fromkeys(
         ("ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambent.frontends.onnx.errors import NeedsValue, OnnxError
+from lambent.frontends.onnx.host import HOSTED, Call, call
 from lambent.frontends.onnx.known import Known, Value, as_tensor, evaluated, foldable, known
 from lambent.frontends.onnx.node import (
     OLDEST,
@@ -54,6 +55,7 @@ class Build:
     within:    the nodes whose subgraphs and functions we are in, for messages.
     count:     nodes so far.
     weights:   how many arrays have had a name: branches may use one twice.
+    calls:     of nodes that the host runs; None where it must not.
     """
 
     opsets: Mapping[str, int]
@@ -63,6 +65,7 @@ class Build:
     within: tuple[str, ...] = ()
     count: list[int] = field(default_factory=lambda: [0])
     weights: dict[str, int] = field(default_factory=dict)
+    calls: list[Call] | None = None
 
     def graph(self, graph: onnx.GraphProto, outer: Mapping[str, Value | None]) -> list[Value]:
         """The outputs of a graph whose inputs are in the scope.
@@ -155,13 +158,34 @@ class Build:
             types[0] if types else None,
             lambda graph, given: self.subgraph(graph, given, where, scope),
         )
-        if row is None:
+        if row is None and not self.hosted(node):
             function = _function(schema, _resolved(node, attributes), operands, self.opsets[""])
             return self.body(function, where, operands, attributes)
         if schema.max_input < VARIADIC:
             operands = [*operands, *[None] * (schema.max_input - len(operands))]
-        built = _built(row, at, operands)
+        try:
+            if row is None or (self.hosted(node) and HOSTED[node.op_type].always(at, operands)):
+                built: list[Value] = self.call(node, where, at, operands)
+            else:
+                built = _built(row, at, operands)
+        except NeedsValue:
+            if not self.hosted(node):
+                raise
+            built = self.call(node, where, at, operands)
         return [_typed(v, types[i] if i < len(types) else None) for i, v in enumerate(built)]
+
+    def hosted(self, node: onnx.NodeProto) -> bool:
+        """Whether the host may run the node."""
+        return self.calls is not None and domain_of(node) == "" and node.op_type in HOSTED
+
+    def call(
+        self, node: onnx.NodeProto, where: str, at: At, operands: Sequence[Value | None]
+    ) -> list[Value]:
+        """The results of a node that the host runs: inputs of what comes after."""
+        assert self.calls is not None
+        made = call(where, node.op_type, at, operands, len(self.calls))
+        self.calls.append(made)
+        return list(made.results)
 
     def schema(self, node: onnx.NodeProto, domain: str, row: Row | None) -> Any:
         """The schema of the node's operator, of a version that the row means.
@@ -184,7 +208,8 @@ class Build:
             known = [s for s in defs.get_all_schemas_with_history() if s.name == node.op_type]
             why = f"not in opset {opset}" if known else "unknown to ONNX"
             raise OnnxError(f"the operator {node.op_type} is {why}") from None
-        if row is None and (not _bodies(schema) or node.op_type in ADVICE):
+        own = _bodies(schema) and node.op_type not in ADVICE
+        if row is None and not (own or self.hosted(node)):
             advice = ADVICE.get(node.op_type, "replace it, or cut the model before it")
             raise OnnxError(f"the operator {node.op_type} is not supported; {advice}")
         version = schema.since_version

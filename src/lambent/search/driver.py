@@ -259,7 +259,7 @@ class _Driver:
         try:
             while todo := [r for r in self.regions if not r.done]:
                 missing = [r for r in todo if r.best is None]
-                if not missing and self.bench.clock.elapsed() >= budget:
+                if not missing and self.bench.clock.elapsed() >= budget - self.building():
                     break
                 self.step(max(todo, key=lambda r: r.promise), budget, stop_gap)
                 tell(self.progress())
@@ -267,6 +267,12 @@ class _Driver:
             if any(r.best is None for r in self.regions):
                 raise
             self.interrupted = True
+
+    def building(self) -> float:
+        """Seconds that compiling the best covers will take, one kernel after the other."""
+        best = {r.entries[k].form.text for r in self.regions if r.best for k in r.best.kernels}
+        pace = 2 * self.bench.clock.spent["compile"] / max(1, self.bench.tried)  # two at a time
+        return len(best) * pace
 
     def step(self, r: Region, budget: float, stop_gap: float) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""
@@ -288,7 +294,7 @@ class _Driver:
         times = [t.best() for t in slow]
         estimates = r.estimates()
         limit = max(2.0, *(20 * estimates[k] for c in covers for k in c.kernels))
-        deadline = math.inf if r.best is None else budget
+        deadline = math.inf if r.best is None else budget - self.building()
         tune = max(TUNE, self.bench.backend.lanes)
         self.bench.measure([*new.values(), *((t, tune) for t in slow)], limit, deadline)
         for t, before in zip(slow, times, strict=True):

@@ -269,10 +269,9 @@ class _Driver:
             self.interrupted = True
 
     def building(self) -> float:
-        """Seconds that compiling the best covers will take, one kernel after the other."""
+        """Seconds that compiling the best covers will take: alone, where it was two at a time."""
         best = {r.entries[k].form.text for r in self.regions if r.best for k in r.best.kernels}
-        pace = 2 * self.bench.clock.spent["compile"] / max(1, self.bench.tried)  # two at a time
-        return len(best) * pace
+        return len(best) * 2 * self.bench.clock.spent["compile"] / max(1, self.bench.tried)
 
     def step(self, r: Region, budget: float, stop_gap: float) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""

@@ -383,9 +383,8 @@ class _Builder:
             stored = s.stored[s.item[body.cls]]
             return t.load(stored.buffer.name, stored.index, stored.buffer.dtype)
         if alt.op in ("in", "val"):
-            known = dict(zip(alt.kids, kids, strict=True))
-            given = indices_of(alt.op, alt.args)
-            index = tuple(reindexed(i, lambda ref: known[ref.id]) for i in given)
+            by = dict(zip(alt.kids, kids, strict=True))
+            index = tuple(reindexed(i, lambda r: by[r.id]) for i in indices_of(alt.op, alt.args))
             return t.make(alt.op, (alt.args[0], index) if alt.op == "in" else index, (), dtype)
         n, d, power = alt.const
         const = [] if alt.const == ONE else [t.const(Fraction(n, d), dtype, power)]

@@ -225,7 +225,7 @@ def test_repr_and_explain() -> None:
 def test_kernels_of_equal_text_are_compiled_once() -> None:
     text = backend.assemble(assemble(chain(S, M, 4))).text
     assert text.count("_tasks(const int64_t *size)") == 1
-    assert text.count("lp_launch(lp_k0_tasks(s)") == 4
+    assert text.count("{lp_k0_tasks(s0), lp_k0_run") == 4
 
 
 def test_one_library_per_process_is_enough_for_two_programs() -> None:

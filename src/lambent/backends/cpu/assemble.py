@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from lambent.backends.base import Assembly, Place, Step, kernel_symbols
 from lambent.backends.cpu.pool import RUNTIME, TIMING, size_text
-from lambent.kernel.kernel import Kernel
+from lambent.kernel.kernel import Buffer, Kernel
 from lambent.kernel.tile import TileProgram
 
 COMMON = "lp_KERNEL"  # stands for the name of a kernel while it is compared with others
@@ -41,6 +42,36 @@ def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) ->
     return "\n".join([*parts, TIMING])
 
 
+def waves(assembly: Assembly) -> list[list[Step]]:
+    """The steps in order; those in a row of which none writes what another uses run together."""
+    found: list[list[Step]] = []
+    for step in assembly.steps:
+        if not found or any(_clash(assembly, step, other) for other in found[-1]):
+            found.append([])
+        found[-1].append(step)
+    return found
+
+
+def _clash(assembly: Assembly, *steps: Step) -> bool:
+    """Whether two steps must run one after the other; a library has threads of its own."""
+    memory = [[_span(assembly.places[n], b) for n, b in _buffers(s)] for s in steps]
+    written = [spans[: len(s.writes)] for s, spans in zip(steps, memory, strict=True)]
+    pairs = [(a, b) for i in (0, 1) for a in written[i] for b in memory[1 - i]]
+    meet = any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a, b in pairs)
+    return meet or any(dict(s.program.schedule.options).get("library") for s in steps)
+
+
+def _buffers(step: Step) -> Iterator[tuple[str, Buffer]]:
+    kernel = step.program.kernel
+    return zip(step.buffers, (*(o.buffer for o in kernel.outputs), *kernel.inputs), strict=True)
+
+
+def _span(place: Place, b: Buffer) -> tuple[tuple[str, int], int, float]:
+    """An array, and from where to where in it a buffer lies; to the end if its size varies."""
+    size = b.bytes if all(isinstance(n, int) for n in b.shape) else math.inf
+    return (place.kind, place.index), place.offset, place.offset + size
+
+
 def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     """A program's library: equal kernels once, then `lambent_run`."""
     known: dict[int, str] = {}  # program object → name: repeated segments share theirs
@@ -55,18 +86,26 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
             parts.extend([common.replace(COMMON, name), work_text(name, program.kernel)])
         return name
 
-    def launch(step: Step) -> str:
+    def call(step: Step, i: int) -> tuple[str, str]:
+        """The arguments of a step's kernel, and the call of it."""
         name = known.get(id(step.program)) or named(step.program)
         known[id(step.program)] = name
         places = ", ".join(_pointer(assembly.places[b]) for b in step.buffers)
         sizes = [assembly.symbols.index(s) for s in kernel_symbols(step.program.kernel)]
+        arguments = (
+            f"    void *buf{i}[] = {{{places}}};\n"
+            f"    const int64_t s{i}[] = {{{', '.join(f'size[{i}]' for i in sizes) or '0'}}};\n"
+        )
+        return arguments, f"{{{name}_tasks(s{i}), {name}_run, {name}_work(s{i}), buf{i}, s{i}}}"
+
+    def launch(wave: Sequence[Step]) -> str:
+        arguments, calls = zip(*(call(s, i) for i, s in enumerate(wave)), strict=True)
+        rows = f"    lp_call calls[] = {{{', '.join(calls)}}};\n"
         return (
-            f"  {{\n    void *buf[] = {{{places}}};\n"
-            f"    const int64_t s[] = {{{', '.join(f'size[{i}]' for i in sizes) or '0'}}};\n"
-            f"    lp_launch({name}_tasks(s), {name}_run, {name}_work(s), buf, s, threads);\n  }}\n"
+            f"  {{\n{''.join(arguments)}{rows}    lp_launch({len(wave)}, calls, threads);\n  }}\n"
         )
 
-    run = "".join(map(launch, assembly.steps))
+    run = "".join(map(launch, waves(assembly)))
     lines = [f"  int64_t block[{len(assembly.blocks) + 1}] = {{0}};\n"]
     for i, size in enumerate(assembly.blocks[:-1]):
         lines.append(f"  block[{i + 1}] = block[{i}] + {size_text(size, assembly.symbols)};\n")

@@ -1,11 +1,11 @@
 """The C text around kernels: thread pool, launching, timing, and the entry point of a program.
 
 The pool: workers are made on first use, spin 50 µs for the next step, then sleep. A step is a
-number of tasks; whoever takes part, the caller too, claims chunks from one atomic word that holds
-the step's epoch above and the next task below. A late worker's claim fails when the epoch has moved
-on, so nobody waits for one that was not scheduled. One pool serves all libraries of a process
-(`lambent_pool`), a forked child makes its own, and a second thread that calls meanwhile runs its
-tasks itself.
+number of tasks, of one kernel or of several; whoever takes part, the caller too, claims chunks from
+one atomic word that holds the step's epoch above and the next task below. A late worker's claim
+fails when the epoch has moved on, so nobody waits for one that was not scheduled. One pool serves
+all libraries of a process (`lambent_pool`), a forked child makes its own, and a second thread that
+calls meanwhile runs its tasks itself.
 """
 
 from __future__ import annotations
@@ -161,19 +161,23 @@ lp_parallel_fn lambent_pool(lp_parallel_fn other) {
   return lp_parallel;
 }
 typedef void (*lp_run)(int64_t, void *const *, const int64_t *);
-typedef struct { lp_run run; void *const *buf; const int64_t *size; } lp_call;
-static void lp_one(void *call, int64_t i) {
-  lp_call *c = call;
+typedef struct {
+  int64_t count; lp_run run; double work; void *const *buf; const int64_t *size;
+} lp_call;
+static void lp_one(void *calls, int64_t i) {
+  lp_call *c = calls;
+  for (; i >= c->count; c++) i -= c->count;
   c->run(i, c->buf, c->size);
 }
-static void lp_launch(
-    int64_t count, lp_run run, double work, void *const *buf, const int64_t *size, int threads) {
+static void lp_launch(int calls, lp_call *call, int threads) {
+  int64_t count = 0; double work = 0;
+  for (int k = 0; k < calls; k++) count += call[k].count, work += call[k].work;
   if (count < 2 || threads < 2 || work < 16384 || count >= LP_CLOSED) {
-    for (int64_t i = 0; i < count; i++) run(i, buf, size);
+    for (int k = 0; k < calls; k++)
+      for (int64_t i = 0; i < call[k].count; i++) call[k].run(i, call[k].buf, call[k].size);
     return;
   }
-  lp_call call = {run, buf, size};
-  lp_parallel(count, threads, lp_one, &call);
+  lp_parallel(count, threads, lp_one, call);
 }
 static inline int64_t lp_floordiv(int64_t a, int64_t b) {
   int64_t q = a / b;
@@ -186,10 +190,12 @@ static inline int64_t lp_max(int64_t a, int64_t b) { return a > b ? a : b; }
 TIMING = r"""
 void lambent_time(int k, void *const *buf, int width, int copies, int first, const int64_t *size,
                   int threads, int64_t inner, int64_t *ns) {
-  int64_t start = lp_now();
-  for (int64_t i = 0; i < inner; i++)
-    lp_launch(lp_kernels[k].tasks(size), lp_kernels[k].run, lp_kernels[k].work(size),
-              buf + (first + i) % copies * width, size, threads);
+  int64_t start = lp_now(); double work = lp_kernels[k].work(size);
+  lp_call call = {lp_kernels[k].tasks(size), lp_kernels[k].run, work, buf, size};
+  for (int64_t i = 0; i < inner; i++) {
+    call.buf = buf + (first + i) % copies * width;
+    lp_launch(1, &call, threads);
+  }
   *ns = lp_now() - start;
 }
 """

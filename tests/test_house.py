@@ -13,12 +13,14 @@ import pytest
 ROOT = Path(__file__).parent.parent / "src" / "lambent"
 STAGES = (
     "graph",
+    "buckets.py",
     "algebra",
     "kernel",
     "backends",
     "search",
     "runtime",
     "explain",
+    "request.py",
     "compiler.py",
     "functional",
     "nn",

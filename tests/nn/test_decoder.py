@@ -11,10 +11,12 @@ import torch
 
 from lambent.backends.reference.graph import evaluate
 from lambent.frontends.language import load_language_model
+from lambent.graph.dim import Dim
+from lambent.graph.prove import assume
 from lambent.graph.tensor import input
 from lambent.nn.decoder import cache_shape, decode
 
-CAPACITY, LENGTH = 16, 9
+LENGTH = 9
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 48, "vocab_size": 50, "max_position_embeddings": 16, "head_dim": 8,
@@ -63,19 +65,20 @@ def scores_of(folder: Path, ids: np.ndarray[Any, Any], chunks: list[int]) -> np.
     """Scores of all tokens, which are taken in chunks of these sizes."""
     model = load_language_model(folder)
     c = model.config
-    state = {f"{n}{i}": np.zeros(cache_shape(c, CAPACITY), np.float32)
-             for i in range(c.layers) for n in "kv"}  # fmt: skip
-    caches = [tuple(input(f"{n}{i}", cache_shape(c, CAPACITY)) for n in "kv")
-              for i in range(c.layers)]  # fmt: skip
+    names = [f"{n}{i}" for i in range(c.layers) for n in "kv"]
+    t, n = Dim("decoder_t", 1, LENGTH), Dim("decoder_n", 1, LENGTH)
+    assume(n - t)
+    inputs = [input(name, cache_shape(c, n)) for name in names]
+    caches = list(zip(inputs[::2], inputs[1::2], strict=True))
+    scores, kept = decode(c, model.inputs(), input("ids", (t,), "int64"), caches)
+    outputs = [scores, *(x for pair in kept for x in pair)]
+    state = [np.zeros(cache_shape(c, 0), np.float32) for _ in names]
     found, at = [], 0
     for size in chunks:
-        new, past = input("ids", (size,), "int64"), input("past", (1,), "int64")
-        scores, kept = decode(c, model.inputs(), new, past, caches)
-        outputs = [scores, *(x for pair in kept for x in pair)]
-        given = {"ids": ids[at : at + size], "past": np.array([at]), **state, **model.arrays()}
-        values = evaluate(outputs, given)
-        found.append(values[0])
-        state = dict(zip(state, values[1:], strict=True))
+        room = [np.pad(x, [(0, size), (0, 0), (0, 0)], constant_values=np.nan) for x in state]
+        given = {"ids": ids[at : at + size], **dict(zip(names, room, strict=True))}
+        scores_now, *state = evaluate(outputs, given | model.arrays())
+        found.append(scores_now)
         at += size
     return np.concatenate(found)
 

@@ -13,7 +13,7 @@ from lambent.frontends.gguf import FORMATS
 from lambent.frontends.language import LanguageModel, load_language_model
 from lambent.nn.decoder import DecoderConfig, weight_shapes
 from lambent.nn.rotary import Rotary
-from lambent.text.generate import CHUNK, Session, graph
+from lambent.text.generate import Session, graph
 from lambent.text.tokens import from_metadata
 
 WORDS = ["<|end|>", "<|user|>", "<|bot|>", "a", "b", "c", "d", "e", "f", "Ġ", "ab", "cd", "Ġa"]
@@ -65,17 +65,24 @@ def write(path: Path, told: dict[str, Any] | None = None, held: Tensors | None =
 class Reference:
     """What `graph` says, run by the reference."""
 
-    def __init__(self, model: LanguageModel, tokens: int) -> None:
-        self.outputs = graph(model, tokens)
+    def __init__(self, model: LanguageModel) -> None:
+        self.outputs = graph(model)
         self.runs = 0
 
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         self.runs += 1
-        values = evaluate(list(self.outputs.values()), arrays)
-        return dict(zip(self.outputs, values, strict=True))
+        return in_place(self.outputs, arrays)
+
+
+def in_place(outputs: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    """The outputs; those that are named as inputs are written into these."""
+    values = dict(zip(outputs, evaluate(list(outputs.values()), arrays), strict=True))
+    for name in values.keys() & arrays.keys():
+        arrays[name][...] = values[name]
+    return values
 
 
 def session(path: Path) -> Session:
     model = load_language_model(path)
     text = from_metadata(model.metadata)
-    return Session(model, text, Reference(model, CHUNK), Reference(model, 1))
+    return Session(model, text, Reference(model))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,14 +130,22 @@ def explain(
 @app.command()
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Built-in examples, or parts of names of the suite.")
+        list[str] | None,
+        typer.Argument(help="Built-in examples, parts of names of the suite, or smollm2."),
     ] = None,
     suite: Annotated[str, typer.Option(help="A whole table of work: cpu, cuda.")] = "",
     against: Annotated[
-        str, typer.Option(help="Of torch, torch.compile, onnxruntime, numpy; with commas.")
-    ] = "torch,torch.compile",
+        str,
+        typer.Option(
+            help="Of torch, torch.compile, onnxruntime, numpy, and llama.cpp for a language model; "
+            "with commas."
+        ),
+    ] = "",
     threads: Annotated[int, typer.Option(min=0, help="Threads for all; 0: every core.")] = 0,
-    budget: Budget = 60.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds that a search may take; 60, or 120 for a language model."),
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
     save: Annotated[Path | None, typer.Option(help="Write the rows here, as JSON.")] = None,
@@ -145,79 +156,94 @@ def bench(
         os.environ["LAMBENT_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     from lambent.cli.bench import Settings
     from lambent.cli.bench import bench as run_bench
+    from lambent.cli.talk import PACKAGED
 
+    talks = [name for name in names or [] if name in PACKAGED]
+    against = against or ("torch" if talks else "torch,torch.compile")
     peers = tuple(name.strip() for name in against.split(",") if name.strip())
     device = suite or device
-    run_bench(names or [], suite, Settings(peers, threads, budget, device), json, save, compare)
+    budget = (120.0 if talks else 60.0) if budget is None else budget
+    settings = Settings(peers, threads, budget, device)
+    if talks:
+        from lambent.cli.bench_talk import bench as bench_talk
+
+        bench_talk(talks[0], settings, json, save)
+        return
+    run_bench(names or [], suite, settings, json, save, compare)
 
 
-Prompt = Annotated[str, typer.Option(help="The text to continue.")]
+@dataclass(frozen=True, slots=True)
+class Talking:
+    """The options of every command that talks."""
+
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the best token; 1 draws as learned.")
+    ] = 0.0
+    top_k: Annotated[int, typer.Option(help="Draw from so many best; 0: from all.")] = 0
+    top_p: Annotated[float, typer.Option(help="Draw from the best with this probability.")] = 1.0
+    min_p: Annotated[float, typer.Option(help="Least share of the best's probability.")] = 0.0
+    penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: less repetition.")
+    ] = 1.0
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; may be repeated.")
+    ] = None
+    budget: Budget = 120.0
+    device: Device = "cpu"
+    fresh: Annotated[bool, typer.Option(help="Search even if a program is cached.")] = False
+    json: Json = False
+
+
+def talks(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer reads it: fields of `Talking` in place of the parameter `options`."""
+    shared = inspect.signature(Talking, eval_str=True).parameters
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["options"]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = Talking(**{name: given.pop(name) for name in shared})
+        command(**given, options=options)
+
+    parameters = [*own.values(), *shared.values()]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
 Model = Annotated[str, typer.Argument(help="A GGUF file, a model's folder, or smollm2.")]
 Tokens = Annotated[int, typer.Option("--max-tokens", min=1, help="The most of an answer.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
-Fresh = Annotated[bool, typer.Option(help="Search even if a program is cached.")]
-Temperature = Annotated[float, typer.Option(help="0 takes the best token; 1 draws as learned.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Draw from so many best; 0: from all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Draw from the best with this probability.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Least share of the best's probability.")]
-Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: less repetition.")]
-Seed = Annotated[int, typer.Option(help="Of what is drawn.")]
 
 
 @app.command()
+@talks
 def generate(
     model: Model,
-    prompt: Prompt,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
     max_tokens: Tokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
-    stop: Stop = None,
-    budget: Budget = 120.0,
-    device: Device = "cpu",
-    fresh: Fresh = False,
-    json: Json = False,
+    *,
+    options: Talking,
 ) -> None:
     """Continue a text with a language model."""
     from lambent.cli import talk
 
-    how = talk.sampling(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        penalty=repetition_penalty, seed=seed,
-    )  # fmt: skip
-    session = talk.open_session(model, budget, device, fresh)
-    talk.generate(session, prompt, how, max_tokens, stop or [], json)
+    talk.generate(model, prompt, max_tokens, options)
 
 
 @app.command()
+@talks
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
     max_tokens: Tokens = 512,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
-    stop: Stop = None,
-    budget: Budget = 120.0,
-    device: Device = "cpu",
-    fresh: Fresh = False,
-    json: Json = False,
+    *,
+    options: Talking,
 ) -> None:
     """Talk with a language model: a line is a question, the end of input ends it."""
     from lambent.cli import talk
 
-    how = talk.sampling(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        penalty=repetition_penalty, seed=seed,
-    )  # fmt: skip
-    session = talk.open_session(model, budget, device, fresh, chats=True)
-    talk.chat(session, system, how, max_tokens, stop or [], json)
+    talk.chat(model, system, max_tokens, options)
 
 
 @app.command()
@@ -230,7 +256,7 @@ def train(
         Path | None, typer.Option(help="Where metrics and checkpoints are written.")
     ] = None,
     peers: Annotated[bool, typer.Option(help="Train the same in PyTorch, and compare.")] = False,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     json: Json = False,
 ) -> None:
     """Train a small model: forward, backward and step are one searched program."""

@@ -112,7 +112,9 @@ def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
 
     def search() -> tuple[Any, float]:
         start = time.monotonic()
-        done = compile_graph(work.graph(), row.name, settings.device, settings.budget, donate)
+        done = compile_graph(
+            work.graph(), row.name, settings.device, settings.budget, donate=donate
+        )
         return done, time.monotonic() - start
 
     program, first = search()

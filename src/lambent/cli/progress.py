@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +86,11 @@ def shown(name: str) -> Iterator[Progress]:
 
 
 def compile_graph(
-    graph: Any, name: str, device: str, budget: float, donate: Mapping[str, str] | None = None,
-    fresh: bool = True,
-) -> Any:  # fmt: skip
+    graph: Any, name: str, device: str, budget: float, fresh: bool = True, **options: Any
+) -> Any:
     """The program of a graph, searched with progress shown; or a kept one, if it may be.
+
+    `options` go to `lambent.compile`.
 
     Raises:
         UserError: the budget is not positive, there is no such device.
@@ -102,8 +103,5 @@ def compile_graph(
 
     choose("device", device, BACKENDS)
     with shown(name) as progress:
-        if not fresh:
-            return kept.compiled(graph, device=device, budget=budget, progress=progress)
-        return lambent.compile(
-            graph, device=device, budget=budget, progress=progress, donate=donate
-        )
+        make = lambent.compile if fresh else kept.compiled
+        return make(graph, device=device, budget=budget, progress=progress, **options)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from lambent.cli.errors import UserError
 from lambent.cli.output import number, print_json, say
 
 if TYPE_CHECKING:
+    from lambent.cli.app import Talking
     from lambent.frontends.language import LanguageModel
     from lambent.text.generate import Generated, Session
     from lambent.text.sampling import Sampling
@@ -43,7 +43,7 @@ def locate(what: str) -> Path:
 def open_session(
     what: str, budget: float, device: str, fresh: bool, chats: bool = False
 ) -> Session:
-    """A session of a model, with its two programs from the cache or compiled.
+    """A session of a model, with its program from the cache or compiled.
 
     Args:
         chats: the model must have a chat template; this is found out before any search.
@@ -53,7 +53,7 @@ def open_session(
     """
     from lambent.frontends.language import load_language_model
     from lambent.text import tokens
-    from lambent.text.generate import CHUNK, Session
+    from lambent.text.generate import Session
 
     path = locate(what)
     try:
@@ -68,30 +68,27 @@ def open_session(
         )
     if chats and text.template is None:
         raise UserError(f"{path} comes without a chat template; `lambent generate` needs none")
-    found = [_program(model, n, budget / 2, device, fresh) for n in (CHUNK, 1)]
-    return Session(model, text, found[0][0], found[1][0], sum(new for _, new in found))
+    return Session(model, text, *_program(model, budget, device, fresh))
 
 
-def _program(
-    model: LanguageModel, tokens: int, budget: float, device: str, fresh: bool
-) -> tuple[Any, bool]:
-    """The program for so many new tokens, and whether it had to be compiled."""
+def _program(model: LanguageModel, budget: float, device: str, fresh: bool) -> tuple[Any, bool]:
+    """The program of a model, and whether it had to be compiled."""
     from lambent.cli.progress import compile_graph
     from lambent.frontends import kept
-    from lambent.text.generate import graph
+    from lambent.text.generate import compile_options, graph
 
     forms = sorted((n, w.format, w.shape) for n, w in model.weights.items())
-    key = kept.program_key("decoder", device, (model.config, forms, tokens, budget))
+    key = kept.program_key("decoder", device, (model.config, forms, budget))
     if not fresh and (program := kept.load_program(key)) is not None:
         return program, False
-    name = f"{model.path.stem}, {tokens} token{'s' if tokens > 1 else ''} at once"
-    program = compile_graph(graph(model, tokens), name, device, budget)
+    options = compile_options(model)
+    program = compile_graph(graph(model), model.path.stem, device, budget, **options)
     kept.save_program(key, program)
     return program, True
 
 
-def sampling(**given: Any) -> Sampling:
-    """The options of `Sampling` by name.
+def _sampling(options: Talking) -> Sampling:
+    """The options that say how tokens are drawn.
 
     Raises:
         UserError: one is out of range.
@@ -99,40 +96,41 @@ def sampling(**given: Any) -> Sampling:
     from lambent.text.sampling import Sampling
 
     try:
-        return Sampling(**given)
+        names = [f.name for f in fields(Sampling) if hasattr(options, f.name)]
+        return Sampling(**{name: getattr(options, name) for name in names})
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def generate(
-    session: Session, prompt: str, how: Sampling, most: int, stop: Sequence[str], json: bool
-) -> None:
+def generate(model: str, prompt: str, most: int, options: Talking) -> None:
     """Continue a text; see `lambent generate --help`."""
-    said, took = _answer(session, session.text.encode(prompt), how, most, stop, json)
-    if json:
+    how = _sampling(options)
+    session = open_session(model, options.budget, options.device, options.fresh)
+    said, took = _answer(session, session.text.encode(prompt), how, most, options)
+    if options.json:
         told = {"prompt": prompt, "text": said, "ids": took.ids, "sampling": asdict(how)}
         print_json(_about(session) | told | _told(took))
 
 
-def chat(
-    session: Session, system: str | None, how: Sampling, most: int, stop: Sequence[str], json: bool
-) -> None:
+def chat(model: str, system: str | None, most: int, options: Talking) -> None:
     """A conversation on standard input and output; see `lambent chat --help`."""
     from lambent.text.template import TemplateError, render
 
+    how = _sampling(options)
+    session = open_session(model, options.budget, options.device, options.fresh, chats=True)
     template = session.text.template or ""
     messages = [{"role": "system", "content": system}] if system else []
     turns: list[dict[str, Any]] = []
-    while (line := _ask(json)) is not None:
+    while (line := _ask(options.json)) is not None:
         messages.append({"role": "user", "content": line})
         try:
             text = render(template, messages, session.text.names)
         except (TemplateError, ImportError) as error:
             raise UserError(str(error)) from None
-        said, took = _answer(session, session.text.encode(text), how, most, stop, json)
+        said, took = _answer(session, session.text.encode(text), how, most, options)
         messages.append({"role": "assistant", "content": said})
         turns.append({"question": line, "answer": said} | _told(took))
-    if json:
+    if options.json:
         print_json(_about(session) | {"turns": turns})
 
 
@@ -149,18 +147,18 @@ def _ask(json: bool) -> str | None:
 
 
 def _answer(
-    session: Session, ids: list[int], how: Sampling, most: int, stop: Sequence[str], json: bool
+    session: Session, ids: list[int], how: Sampling, most: int, options: Talking
 ) -> tuple[str, Generated]:
     """The answer, shown as it comes, and what it took."""
     said = ""
     try:
-        for piece, took in session.generate(ids, how, most, stop):  # noqa: B007
+        for piece, took in session.generate(ids, how, most, options.stop or ()):  # noqa: B007
             said += piece
-            if not json:
+            if not options.json:
                 print(piece, end="", flush=True)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if not json:
+    if not options.json:
         print(flush=True)
         say(f"[{took.prompt} new tokens read, first answer after {took.first:.2f} s; "
             f"{took.tokens} written, {number(took.rate())} a second]")  # fmt: skip
@@ -168,7 +166,7 @@ def _answer(
 
 
 def _about(session: Session) -> dict[str, Any]:
-    return {"model": str(session.model.path), "compiled": session.compiled}
+    return {"model": str(session.model.path), "compiled": int(session.compiled)}
 
 
 def _told(took: Generated) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def report(
     rates = backend.calibrate()
     return _graph([saturated[s.key] for s in segments]) | told | {
         "device": backend.name,
+        "sizes": {s.name: [s.low, s.high, s.hint] for s in program.manifest.symbols},
         "additivity_error": abs(total - seconds) / seconds if seconds else None,
         "ms": seconds * 1e3,
         "stored": [_stored(plan.buffers[name]) for name in inner],

@@ -45,8 +45,9 @@ def compiled(
     kept = load_program(key)
     if kept is not None:
         given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
-        slots = zip(kept.manifest.weights, kept.weights, strict=True)
-        kept.weights = [_shared(given.get(slot.name), array) for slot, array in slots]
+        for part in (*kept.narrower, kept):
+            slots = zip(part.manifest.weights, part.weights, strict=True)
+            part.weights = [_shared(given.get(slot.name), array) for slot, array in slots]
         return kept
     program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress)
     if not program.explain()["interrupted"]:

@@ -107,7 +107,7 @@ def value(term: Hashable) -> Dim:
 class Symbol:
     """A declared symbol, with its range and the size that the search tunes for.
 
-    With a multiple m it is m times the atom named `name/m`.
+    With a multiple m it is m times the atom named `name/m`. `typical`: the hint was given.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Symbol:
     high: int
     multiple: int
     hint: int
+    typical: bool = field(default=False, compare=False)
 
 
 _SYMBOLS: dict[str, Symbol] = {}
@@ -172,7 +173,8 @@ class Dim:
         min, max: the range, inclusive; sizes are not negative.
         multiple: the symbol is a multiple of this; inside it is `multiple · s'`, so that a
             split by `multiple` is exact.
-        hint: the size the search tunes for; by default 64, moved into the range.
+        hint: the size the search tunes for, all of the range alike; by default 64, moved into the
+            range, and a wide range is tuned in parts (see `compile`).
 
     Raises:
         ValueError: an empty range, or a name declared before with another range or hint.
@@ -193,10 +195,11 @@ class Dim:
         if min < 0 or multiple < 1 or -(-min // multiple) > max // multiple:
             raise ValueError(f"Dim {name!r}: no size in {min} … {max} with multiple={multiple}")
         low, high = -(-min // multiple) * multiple, max // multiple * multiple
+        typical = hint is not None
         if hint is None:
             hint = _SYMBOLS[name].hint if name in _SYMBOLS else 64
         _, hint, _ = sorted((low, hint // multiple * multiple, high))
-        return _dim({((_declare(Symbol(name, low, high, multiple, hint)), 1),): multiple})
+        return _dim({((_declare(Symbol(name, low, high, multiple, hint, typical)), 1),): multiple})
 
     __add__ = __radd__ = _method(lambda a, b: _add(a, b))
     __sub__ = _method(lambda a, b: _add(a, b, -1))

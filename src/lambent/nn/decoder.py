@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from lambent.functional.arithmetic import where
-from lambent.functional.indexing import embedding, masked_sum
+from lambent.functional.indexing import embedding
 from lambent.functional.linalg import linear
 from lambent.functional.mathematics import gelu, silu, tanh
 from lambent.functional.norm import layer_norm, rms_norm
+from lambent.functional.padding import pad
 from lambent.functional.reducing import softmax
 from lambent.graph.dim import Size
 from lambent.graph.tensor import Tensor, iota
@@ -87,9 +88,9 @@ class DecoderConfig:
             raise ValueError(f"decoder: eps, scale or activation is wrong in {self}")
 
 
-def cache_shape(config: DecoderConfig, capacity: Size) -> tuple[Size, ...]:
-    """The shape of the keys of a layer, and of its values."""
-    return (config.kv_heads, capacity, config.head_dim)
+def cache_shape(config: DecoderConfig, length: Size) -> tuple[Size, ...]:
+    """The shape of the keys of a layer, and of its values: so many tokens are contiguous."""
+    return (length, config.kv_heads, config.head_dim)
 
 
 def weight_shapes(c: DecoderConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:
@@ -129,38 +130,37 @@ def decode(
     c: DecoderConfig,
     weights: Weights,
     ids: Tensor,
-    past: Tensor,
     caches: Sequence[tuple[Tensor, Tensor]],
-    row: Tensor | None = None,
+    last: bool = False,
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Scores of the next token, and the caches with the new tokens in them.
 
     Args:
         ids: [t] the new tokens; an id beyond the vocabulary is a word of zeros.
-        past: [1] integer, how many tokens the caches hold. What lies behind them is not read.
-        caches: keys and values of each layer, [kv_heads, capacity, head_dim]. Tokens that do not
-            fit are not kept.
-        row: [1] the token whose scores are wanted; by default those of all.
+        caches: keys and values of each layer, [n, kv_heads, head_dim]: of all tokens so far, the
+            last t rows being the place of the new ones; n >= t is proved or assumed.
+        last: only the scores behind the last token.
 
     Returns:
         (scores [t or 1, vocabulary], new caches)
     """
-    t, capacity = ids.shape[0], caches[0][0].shape[1]
-    rows, columns = (past + iota(t)).unsqueeze(-1), iota(capacity)
+    t, n = ids.shape[0], caches[0][0].shape[0]
+    positions = iota(n)[n - t :]
+    rows, columns = positions.unsqueeze(-1), iota(n)
     seen = columns <= rows
     x = embedding(ids, weights["token_embd.weight"])
     x = x if c.embed_scale == 1.0 else x * c.embed_scale
     if c.rotary is None:
-        x = x + embedding(past + iota(t), weights["position_embd.weight"])
+        x = x + embedding(positions, weights["position_embd.weight"])
     kept = []
     for i, cache in enumerate(caches):
         near = seen
         if c.window and i % c.window_every == 0:
             near = seen.logical_and(rows - columns < c.window)
-        x, cache = _layer(c, _Part(weights, f"blk.{i}."), x, past, cache, near)
+        x, cache = _layer(c, _Part(weights, f"blk.{i}."), x, positions, cache, near)
         kept.append(cache)
-    if row is not None:
-        x = embedding(row, x)
+    if last:
+        x = x[t - 1 :]
     whole = _Part(weights, "")
     x = _norm(c, whole, "output_norm", x)
     head = "output" if "output.weight" in weights else "token_embd"
@@ -182,9 +182,10 @@ class _Part:
 
 
 def _layer(
-    c: DecoderConfig, w: _Part, x: Tensor, past: Tensor, cache: tuple[Tensor, Tensor], seen: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    y, cache = _attention(c, w, _norm(c, w, "attn_norm", x), past, cache, seen)
+    c: DecoderConfig, w: _Part, x: Tensor, positions: Tensor, cache: tuple[Tensor, Tensor],
+    seen: Tensor,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    y, cache = _attention(c, w, _norm(c, w, "attn_norm", x), positions, cache, seen)
     x = x + _norm(c, w, "post_attention_norm", y)
     y = _norm(c, w, "ffn_norm", x)
     active = ACTIVATIONS[c.activation]
@@ -194,35 +195,30 @@ def _layer(
 
 
 def _attention(
-    c: DecoderConfig, w: _Part, x: Tensor, past: Tensor, cache: tuple[Tensor, Tensor], seen: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    c: DecoderConfig, w: _Part, x: Tensor, positions: Tensor, cache: tuple[Tensor, Tensor],
+    seen: Tensor,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """x [t, hidden] against everything in the cache, itself included."""
-    t = x.shape[0]
     q, k = (
         _norm(c, w, f"attn_{name}_norm", split_heads(w.linear(f"attn_{name}", x), heads))
         for name, heads in (("q", c.heads), ("k", c.kv_heads))
     )
     v = split_heads(w.linear("attn_v", x), c.kv_heads)
     if c.rotary is not None:
-        positions = past + iota(t)
         q, k = rotate(q, positions, c.rotary), rotate(k, positions, c.rotary)
-    keys, values = (_written(old, new, past) for old, new in zip(cache, (k, v), strict=True))
+    keys, values = kept = _written(cache[0], k), _written(cache[1], v)
     q = q.unflatten(0, (c.kv_heads, c.heads // c.kv_heads))
-    scores = _capped(q @ keys.unsqueeze(1).mT * c.scale, c.attention_cap)
+    scores = _capped(q @ keys.permute(1, 2, 0).unsqueeze(1) * c.scale, c.attention_cap)
     weights = softmax(where(seen, scores, -math.inf), -1)
-    mixed = (weights @ values.unsqueeze(1)).flatten(0, 1)
-    return w.linear("attn_output", merge_heads(mixed)), (keys, values)
+    mixed = (weights @ values.transpose(0, 1).unsqueeze(1)).flatten(0, 1)
+    return w.linear("attn_output", merge_heads(mixed)), kept
 
 
-def _written(old: Tensor, new: Tensor, past: Tensor) -> Tensor:
-    """old [h, capacity, d] with new [h, t, d] at past, past + 1, …"""
-    t, places = new.shape[1], iota(old.shape[1])
-    if t == 1:
-        return where((places == past).unsqueeze(-1), new, old)
-    hits = places.unsqueeze(-1) == past + iota(t)
-    inside = (past <= places).logical_and(places < past + t)
-    spread = masked_sum(hits.unsqueeze(-1), new.unsqueeze(1), -2)
-    return where(inside.unsqueeze(-1), spread, old)
+def _written(old: Tensor, new: Tensor) -> Tensor:
+    """old [n, h, d] with new [h, t, d] in its last t rows."""
+    past = old.shape[0] - new.shape[1]
+    behind = pad(new.transpose(0, 1), [(past, 0), (0, 0), (0, 0)])
+    return where((iota(old.shape[0]) < past).unsqueeze(-1).unsqueeze(-1), old, behind)
 
 
 def _norm(c: DecoderConfig, w: _Part, name: str, x: Tensor) -> Tensor:

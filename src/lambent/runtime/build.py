@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from lambent.backends.base import Assembly, Backend, Place, kernel_symbols
-from lambent.backends.sizes import text
+from lambent.backends.sizes import Text, text
+from lambent.buckets import substituted, symbol
 from lambent.graph import dim
-from lambent.graph.dim import Atom, Size, declared, symbols_in
+from lambent.graph.dim import Atom, Size, symbols_in
 from lambent.graph.prove import facts
 from lambent.runtime.donate import donated
 from lambent.runtime.memory import plan_memory
@@ -18,10 +19,14 @@ from lambent.runtime.plan import Plan, check
 from lambent.runtime.program import Array, Manifest, Program, Slot
 
 
-def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = None) -> Program:
+def build(
+    plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = None,
+    names: Mapping[str, Size] = {},
+) -> Program:  # fmt: skip
     """Run the load steps of a plan; assemble, compile and open the others.
 
     Args:
+        names: what stands in the manifest for the atoms of symbols, where these stand for others.
         form: how outputs are returned: "one", "tuple" or the names of a dict; by default "one" for
             one output, else "tuple".
 
@@ -36,18 +41,21 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
     assembly = assemble(plan, over)
     library = backend.assemble(assembly)
 
-    def names(kind: str) -> list[str]:
+    def of_kind(kind: str) -> list[str]:
         found = [n for n, place in assembly.places.items() if place.kind == kind]
         return [n for n in found if n not in over]
 
+    def shown(size: Size) -> Text:
+        return text(substituted(size, names))
+
     def slots(kind: str) -> tuple[Slot, ...]:
-        buffers = [plan.buffers[name] for name in names(kind)]
-        return tuple(Slot(b.name, b.dtype.name, tuple(map(text, b.shape))) for b in buffers)
+        buffers = [plan.buffers[name] for name in of_kind(kind)]
+        return tuple(Slot(b.name, b.dtype.name, tuple(map(shown, b.shape))) for b in buffers)
 
     manifest = Manifest(
         backend.name,
         library.requires,
-        tuple(map(declared, sources)),
+        tuple(symbol(atom, names) for atom in sources),
         tuple(sources.values()),
         slots("input"),
         slots("output"),
@@ -55,11 +63,11 @@ def build(plan: Plan, backend: Backend, form: str | tuple[str, ...] | None = Non
         tuple((assembly.places[n].kind, assembly.places[n].index) for n in plan.outputs),
         tuple((plan.inputs.index(name), number) for name, number in plan.donated),
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
-        text(sum(assembly.blocks)),
-        tuple(text(fact) for fact in facts() if symbols_in(fact) <= sources.keys()),
+        shown(sum(assembly.blocks)),
+        tuple(shown(fact) for fact in facts() if symbols_in(fact) <= sources.keys()),
         {},
     )
-    weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in names("weight")]
+    weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in of_kind("weight")]
     return Program(manifest, library.image, weights)
 
 

@@ -29,7 +29,8 @@ def donated(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
 def _written(step: Step, out: str, name: str) -> Step | None:
     """The step with an output over an input, if that can be, and what it has in place already."""
-    able = {(step.names[o], step.names[b]): (o, b) for o, b in step.program.kernel.overwritable}
+    pairs = step.program.kernel.overwritable if out in step.writes and name in step.reads else ()
+    able = {(step.names[o], step.names[b]): (o, b) for o, b in pairs}
     if (out, name) not in able or step.reads.count(name) > 1:
         return None
     program = in_place(step.program, *able[out, name])

@@ -6,6 +6,7 @@ program loaded from a file is the same object as one just compiled.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -74,12 +75,21 @@ class Program:
     """Call it with one keyword argument per input; several threads may do so at once.
 
     Made by `lambent.compile` or `lambent.load`; `weights` are arrays in the manifest's order.
+    `narrower` are programs for a part of the sizes: the first that takes those of a call runs it.
     """
 
     def __init__(self, manifest: Manifest, image: bytes, weights: Sequence[Array]) -> None:
         self.manifest, self.image, self.weights = manifest, image, weights
+        self.narrower: Sequence[Program] = ()
         self._executable: Executable = get(manifest.device).open(image, manifest.requires)
-        self._sizes = functools.lru_cache(65536)(functools.partial(sizes_at, manifest))
+        self._at = functools.lru_cache(65536)(self._for)
+
+    def _for(self, *shapes: Shape) -> tuple[Program, tuple[int, ...], list[Shape], int]:
+        """The program for inputs of these shapes, and what follows from them."""
+        for program in self.narrower:
+            with contextlib.suppress(ValueError):
+                return program, *sizes_at(program.manifest, *shapes)
+        return self, *sizes_at(self.manifest, *shapes)
 
     def __call__(self, /, **arrays: Any) -> Any:
         """Run once.
@@ -102,13 +112,14 @@ class Program:
         given = [_as_array(slot, arrays[slot.name]) for slot in m.inputs]
         if m.donated:
             _check_donated(m, given, arrays)
-        symbols, shapes, arena = self._sizes(*(a.shape for a in given))
+        runs, symbols, shapes, arena = self._at(*(a.shape for a in given))
+        m = runs.manifest
         outputs = [
             np.empty(shape, _NUMPY[slot.dtype])
             for slot, shape in zip(m.outputs, shapes, strict=True)
         ]
-        self._executable.run(given, outputs, self.weights, symbols, arena)
-        pools = {"input": given, "output": outputs, "weight": self.weights}
+        runs._executable.run(given, outputs, runs.weights, symbols, arena)
+        pools = {"input": given, "output": outputs, "weight": runs.weights}
         taken = {result: given[i] for i, result in m.donated}
         results: list[Array] = []
         for n, (kind, i) in enumerate(m.results):
@@ -139,17 +150,20 @@ class Program:
             TypeError: the program's device has no streams.
             ValueError: as for a call.
         """
-        queue = getattr(self._executable, "enqueue", None)
+        runs, symbols, _, arena = self._at(*shapes)
+        queue = getattr(runs._executable, "enqueue", None)
         if queue is None:
             raise TypeError(f"device {self.manifest.device!r} has no streams; call the program")
-        symbols, _, arena = self._sizes(*shapes)
-        queue(inputs, outputs, self.weights, symbols, arena, stream)
+        queue(inputs, outputs, runs.weights, symbols, arena, stream)
 
     # ---- what it says of itself --------------------------------------------------------------
 
     def explain(self) -> dict[str, Any]:
-        """What was found and how: plain JSON data, the form of `lambent explain --json`."""
-        return self.manifest.explain
+        """What was found and how: plain JSON data, the form of `lambent explain --json`.
+
+        `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of the narrower programs.
+        """
+        return self.manifest.explain | {"narrower": [p.explain() for p in self.narrower]}
 
     def arena_bytes(self, **symbols: int) -> int:
         """Bytes of intermediates at given sizes of the symbols (by default their hints)."""

@@ -19,12 +19,13 @@ import numpy as np
 
 from lambent.backends.base import BACKENDS, BackendError
 from lambent.backends.cache import replacing
+from lambent.buckets import joined
 from lambent.graph.dim import Symbol
 from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
 
 FORMAT = "lambent program"
-VERSION = 3
+VERSION = 4
 
 
 class LoadError(ValueError):
@@ -37,11 +38,17 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the place cannot be written; an older file there stays as it was.
     """
+    parts = (*program.narrower, program)
+    arrays = {id(array): array for part in parts for array in part.weights}  # shared ones once
+    number = {key: i for i, key in enumerate(arrays)}
+    headers = [asdict(p.manifest) | {"arrays": [number[id(a)] for a in p.weights]} for p in parts]
+    header = {"format": FORMAT, "version": VERSION, "device": program.manifest.device}
     with replacing(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
-        header = {"format": FORMAT, "version": VERSION, **asdict(program.manifest)}
-        archive.writestr("manifest.json", json.dumps(header), zipfile.ZIP_DEFLATED)
-        archive.writestr("library", program.image, zipfile.ZIP_DEFLATED)
-        for i, array in enumerate(program.weights):
+        manifest = json.dumps(header | {"programs": headers})
+        archive.writestr("manifest.json", manifest, zipfile.ZIP_DEFLATED)
+        for i, part in enumerate(parts):
+            archive.writestr(f"library/{i}", part.image, zipfile.ZIP_DEFLATED)
+        for i, array in enumerate(arrays.values()):
             with archive.open(f"weights/{i}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
@@ -57,9 +64,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read("manifest.json"))
             _check_header(path, header)
-            manifest = _manifest(header)
-            weights = [_weight(archive, i, slot) for i, slot in enumerate(manifest.weights)]
-            return Program(manifest, archive.read("library"), weights)
+            return _program(archive, header["programs"])
     except LoadError:
         raise
     except BackendError as error:
@@ -86,6 +91,17 @@ def _check_header(path: Any, header: Any) -> None:
         raise LoadError(
             f"{path}: for device {header['device']!r}; this lambent has {', '.join(BACKENDS)}"
         )
+
+
+def _program(archive: zipfile.ZipFile, headers: list[dict[str, Any]]) -> Program:
+    """The narrower ones and that for all sizes. An array that several read is one in memory."""
+    read, programs = dict[int, Array](), list[Program]()
+    for i, header in enumerate(headers):
+        manifest, numbers = _manifest(header), header["arrays"]
+        for n, slot in zip(numbers, manifest.weights, strict=True):
+            read[n] = read[n] if n in read else _weight(archive, n, slot)
+        programs.append(Program(manifest, archive.read(f"library/{i}"), [read[n] for n in numbers]))
+    return joined(programs)
 
 
 def _manifest(header: dict[str, Any]) -> Manifest:

@@ -1,7 +1,7 @@
-"""The loop: tokens go through two programs, and come out as text piece by piece.
+"""The loop: tokens go through a program, and come out as text piece by piece.
 
-One program takes a chunk of the prompt, the other one new token; both are compiled once for every
-length of the cache, which is a symbol. Caches are arrays that go in and come out.
+One program serves a chunk of the prompt and a single new token, behind a text of any length:
+both numbers of tokens are symbols. Caches are arrays of which new rows are written in place.
 """
 
 from __future__ import annotations
@@ -9,26 +9,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
 from lambent.frontends.language import LanguageModel
 from lambent.graph.dim import Dim
+from lambent.graph.prove import assume
 from lambent.graph.tensor import Tensor, input
-from lambent.nn.decoder import cache_shape, decode
+from lambent.nn.decoder import DecoderConfig, cache_shape, decode
 from lambent.text.sampling import Sampler, Sampling
 from lambent.text.tokens import Text
 
-__all__ = ["CHUNK", "Generated", "Session", "graph"]
+__all__ = ["CHUNK", "Generated", "Session", "compile_options", "graph"]
 
 Array = np.ndarray[Any, Any]
-CHUNK = 64
-"""Tokens of a prompt that go through at once."""
-STEP = 64
-"""Capacities of caches are multiples of this."""
+CHUNK = 128
+"""The most tokens of a prompt that go through at once."""
+ROOM = 256
+"""Tokens that caches have room for at first; it doubles when it is full."""
 USUAL = 512
-"""The capacity that programs are tuned for."""
+"""The length of a conversation that programs are tuned for."""
 
 
 class Runs(Protocol):
@@ -37,22 +39,38 @@ class Runs(Protocol):
     def __call__(self, /, **arrays: Any) -> Any: ...
 
 
-def graph(model: LanguageModel, tokens: int) -> dict[str, Tensor]:
-    """Scores of one of so many new tokens, and the new caches, for any length of the caches.
+def graph(model: LanguageModel) -> dict[str, Tensor]:
+    """Scores behind the last of some new tokens, and the caches with these in their last rows.
 
-    Inputs: `ids` [tokens], `past` [1], `row` [1] where there are several tokens, caches `k0`, `v0`,
-    `k1`, … and the model's weights.
+    Inputs: `ids` [tokens]; caches `k0`, `v0`, `k1`, … [length, …]; length counts all tokens so
+    far, the new ones too; the model's weights.
     """
     c = model.config
-    most = _most(c.context)
-    capacity = Dim(f"capacity_{most}", STEP, most, multiple=STEP, hint=min(most, USUAL))
-    shape = cache_shape(c, capacity)
+    tokens, length = _tokens(c), Dim(f"length_{c.context}", 1, c.context, hint=USUAL)
+    assume(length - tokens)
+    shape = cache_shape(c, length)
     caches = [(input(f"k{i}", shape), input(f"v{i}", shape)) for i in range(c.layers)]
-    ids, past = input("ids", (tokens,), "int64"), input("past", (1,), "int64")
-    row = input("row", (1,), "int64") if tokens > 1 else None
-    scores, kept = decode(c, model.inputs(), ids, past, caches, row)
-    named = {f"{n}{i}": x for i, pair in enumerate(kept) for n, x in zip("kv", pair, strict=True)}
-    return {"scores": scores, **named}
+    scores, kept = decode(c, model.inputs(), input("ids", (tokens,), "int64"), caches, last=True)
+    return {"scores": scores, **dict(zip(_names(c), chain.from_iterable(kept), strict=True))}
+
+
+def compile_options(model: LanguageModel) -> dict[str, Any]:
+    """How `graph` is compiled: a single token is tuned for itself, caches are written in place."""
+    c = model.config
+    return {
+        "buckets": {str(_tokens(c)): [1]} if min(CHUNK, c.context) > 1 else {},
+        "donate": {name: name for name in _names(c)},
+    }
+
+
+def _tokens(c: DecoderConfig) -> Dim:
+    most = min(CHUNK, c.context)
+    return Dim(f"tokens_{most}", 1, most, hint=most)
+
+
+def _names(c: DecoderConfig) -> list[str]:
+    """Of the caches."""
+    return [f"{n}{i}" for i in range(c.layers) for n in "kv"]
 
 
 @dataclass(slots=True)
@@ -75,18 +93,17 @@ class Session:
     """A conversation: the tokens so far and their caches.
 
     Args:
-        chunk, step: programs of `graph(model, CHUNK)` and `graph(model, 1)`.
-        compiled: how many of them were compiled now, and not found in the cache.
+        program: of `graph(model)`.
+        compiled: whether it was compiled now, and not found in the cache.
     """
 
     def __init__(
-        self, model: LanguageModel, text: Text, chunk: Runs, step: Runs, compiled: int = 0
+        self, model: LanguageModel, text: Text, program: Runs, compiled: bool = False
     ) -> None:
-        self.model, self.text, self.chunk, self.step = model, text, chunk, step
-        self.compiled = compiled
+        self.model, self.text, self.program, self.compiled = model, text, program, compiled
         self.ids: list[int] = []
         self._weights = model.arrays()
-        self._caches = self._empty(4 * STEP)
+        self._caches = self._empty(ROOM)
 
     def generate(
         self, prompt: Sequence[int], sampling: Sampling, most: int, stop: Sequence[str] = ()
@@ -149,40 +166,28 @@ class Session:
         return scores
 
     def _run(self, new: list[int]) -> Array:
-        past = len(self.ids)
-        self._grow(past + len(new))
-        given: dict[str, Any] = {"past": np.array([past], np.int64)}
-        if len(new) > 1:
-            given["row"] = np.array([len(new) - 1], np.int64)
-            given["ids"] = np.array(new + [0] * (CHUNK - len(new)), np.int64)
-        else:
-            given["ids"] = np.array(new, np.int64)
-        program = self.chunk if len(new) > 1 else self.step
-        out = dict(program(**given, **self._caches, **self._weights))
-        scores: Array = out.pop("scores")[0]
-        self._caches = out
+        length = len(self.ids) + len(new)
+        self._grow(length)
+        caches = {name: cache[:length] for name, cache in self._caches.items()}
+        out = self.program(ids=np.array(new, np.int64), **caches, **self._weights)
         self.ids += new
+        scores: Array = out["scores"][0]
         return scores
 
     def _grow(self, least: int) -> None:
-        """Twice the capacity where it is too small."""
-        have = next(iter(self._caches.values())).shape[1]
+        """Twice the room where it is too small."""
+        have = len(next(iter(self._caches.values())))
         if least <= have:
             return
         wider = self._empty(max(2 * have, least))
         for name, old in self._caches.items():
-            wider[name][:, :have] = old
+            wider[name][:have] = old
         self._caches = wider
 
-    def _empty(self, capacity: int) -> dict[str, Array]:
+    def _empty(self, room: int) -> dict[str, Array]:
         c = self.model.config
-        shape = cache_shape(c, min(_most(capacity), _most(c.context)))
-        return {f"{n}{i}": np.zeros(shape, np.float32) for i in range(c.layers) for n in "kv"}
-
-
-def _most(tokens: int) -> int:
-    """The least capacity for so many tokens."""
-    return -(-tokens // STEP) * STEP
+        shape = cache_shape(c, min(room, c.context))
+        return {name: np.zeros(shape, np.float32) for name in _names(c)}
 
 
 def _before(said: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -15,7 +15,7 @@ from lambent.backends.cache import cache_dir
 from lambent.explain.report import Tell, recorder, report
 from lambent.graph.dim import Size
 from lambent.graph.node import Node
-from lambent.request import Outputs, check_names, donated, outputs_of
+from lambent.request import Donated, Outputs, check_names, donated, outputs_of
 from lambent.runtime.build import build
 from lambent.runtime.finish import plan_of, time_whole, variants
 from lambent.runtime.program import Program
@@ -76,8 +76,7 @@ def compile(
 
 def _compiled(
     graph: Sequence[Node], stand_ins: Mapping[str, Size], *, backend: Backend, budget: float,
-    form: str | tuple[str, ...], seed: int, stop_gap: float,
-    progress: Tell, given: tuple[tuple[str, int], ...],
+    form: str | tuple[str, ...], seed: int, stop_gap: float, progress: Tell, given: Donated,
 ) -> Program:  # fmt: skip
     """The program of a graph with other sizes for some of its symbols."""
     nodes, clock = sizes.resized(graph, stand_ins), Clock()

@@ -9,6 +9,8 @@ from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Donated = tuple[tuple[str, int], ...]
+"""Of every donated input its name and the number of its output."""
 
 
 def outputs_of(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:
@@ -38,7 +40,7 @@ def check_names(nodes: Sequence[Node]) -> None:
 
 def donated(
     donate: Mapping[str, int | str], tensors: Sequence[Tensor], form: str | tuple[str, ...]
-) -> tuple[tuple[str, int], ...]:
+) -> Donated:
     """(input, number of its output) of every donated input."""
     names = (*range(len(tensors)), *(() if isinstance(form, str) else form))
     outputs = {name: (i % len(tensors), tensors[i % len(tensors)]) for i, name in enumerate(names)}

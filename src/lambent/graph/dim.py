@@ -195,10 +195,8 @@ class Dim:
         if min < 0 or multiple < 1 or -(-min // multiple) > max // multiple:
             raise ValueError(f"Dim {name!r}: no size in {min} … {max} with multiple={multiple}")
         low, high = -(-min // multiple) * multiple, max // multiple * multiple
-        typical = hint is not None
-        if hint is None:
-            hint = _SYMBOLS[name].hint if name in _SYMBOLS else 64
-        _, hint, _ = sorted((low, hint // multiple * multiple, high))
+        typical, usual = hint is not None, _SYMBOLS[name].hint if name in _SYMBOLS else 64
+        _, hint, _ = sorted((low, (usual if hint is None else hint) // multiple * multiple, high))
         return _dim({((_declare(Symbol(name, low, high, multiple, hint, typical)), 1),): multiple})
 
     __add__ = __radd__ = _method(lambda a, b: _add(a, b))

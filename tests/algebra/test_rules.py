@@ -60,7 +60,7 @@ MUTANTS = {
     "max_mul_back captures": without("max_mul_back", "(& m f_c)"),
     "max_add of infinities": without("max_add", "real c"),
     "max_add_back captures": without("max_add_back", "(& m f_c)"),
-    "sum_shift captures": without("sum_shift", "(& m f_y)"),
+    "sum_shift captures": everything("sum_shift"),
     "sum_shift of infinities": without("sum_shift", "real y"),
     "mask_mul of what is not finite": without("mask_mul", "fin y"),
     "mask_mul_back of what is not finite": without("mask_mul_back", "fin y"),

@@ -48,6 +48,19 @@ def test_a_format_over_arrays_and_in_a_graph(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_rows_side_by_side_are_the_same_numbers(name: str) -> None:
+    given = stored(name, rows=48)
+    whole = packed(given).in_panels()
+    assert whole.panels == (FORMATS[name].block > 1)
+    assert sum(part.nbytes for part in whole.parts.values()) == given.data.nbytes
+    np.testing.assert_array_equal(np.asarray(whole.values(whole.parts)), dequantise(given))
+    tensors = {k: input(k, v.shape, v.dtype) for k, v in whole.parts.items()}
+    (graph,) = evaluate([whole.values(tensors)], dict(whole.parts))
+    np.testing.assert_array_equal(graph, dequantise(given))
+    assert not packed(stored(name, rows=7)).in_panels().panels
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_format_as_the_gguf_package_has_it(name: str) -> None:
     gguf = pytest.importorskip("gguf", reason="the yardstick is the package gguf")
     given = stored(name, seed=1)

@@ -7,6 +7,7 @@ first use, so that a missing extra is an error only for who asks for it.
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -24,6 +25,20 @@ BACKENDS: dict[str, str] = {
     "cpu": "lambent.backends.cpu.backend",
     "cuda": "lambent.backends.cuda.backend",
 }
+
+
+_addresses: dict[int, tuple[Any, int]] = {}  # of arrays that are alive, by id
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    """Of the first element. Asking NumPy takes longer than many kernels: what is known stays."""
+    number = id(array)
+    alive, found = _addresses.get(number, (None, 0))
+    if alive is None or alive() is not array:
+        found = array.__array_interface__["data"][0]
+        alive = weakref.ref(array, lambda _: _addresses.pop(number, None))
+        _addresses[number] = alive, found
+    return found
 
 
 class BackendError(RuntimeError):

@@ -77,7 +77,7 @@ def _program(model: LanguageModel, budget: float, device: str, fresh: bool) -> t
     from lambent.frontends import kept
     from lambent.text.generate import compile_options, graph
 
-    forms = sorted((n, w.format, w.shape) for n, w in model.weights.items())
+    forms = sorted((n, w.format, w.shape, w.panels) for n, w in model.weights.items())
     key = kept.program_key("decoder", device, (model.config, forms, budget))
     if not fresh and (program := kept.load_program(key)) is not None:
         return program, False

@@ -86,6 +86,9 @@ def _gguf(path: Path) -> LanguageModel:
     weights = _checked(config, weights)
     if family.pairs:
         weights |= _in_halves(config.head_dim, weights)
+    for name, whole in weights.items():
+        if "embd" not in name:  # of which rows are looked up
+            weights[name] = whole.in_panels()
     return LanguageModel(path, config, weights, file.metadata)
 
 

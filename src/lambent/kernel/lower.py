@@ -211,9 +211,7 @@ def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     axes: dict[int, ir.Axis] = {}
     for i, extent in sorted(extents.items()):
         most = max(bound(extent), 1)
-        tile = tiles.get(i, 1 if i in every else most)
-        if i in every and i not in schedule.order:
-            tile = most
+        tile = most if i in every - {*schedule.order} else tiles.get(i, 1 if i in every else most)
         if tile < 1:
             raise ValueError(f"axis a{i}: tile {tile}, must be at least 1")
         axes[i] = ir.Axis(extent, min(tile, most))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lambent.backends.base import Executable, get
+from lambent.backends.base import Executable, address, get
 from lambent.backends.sizes import Text, number
 from lambent.graph.dim import Symbol
 from lambent.graph.dtypes import DTYPES
@@ -218,7 +218,7 @@ def _check_donated(m: Manifest, given: Sequence[Array], arrays: Mapping[str, Any
                 f"writable, contiguous and of {slot.dtype} in native order; give a copy"
             )
     end, before = 0, -1
-    for start, size, i in sorted((a.ctypes.data, a.nbytes, i) for i, a in enumerate(given)):
+    for start, size, i in sorted((address(a), a.nbytes, i) for i, a in enumerate(given)):
         if start < end and size and not owned.isdisjoint((i, before)):
             names = f"{m.inputs[before].name!r} and {m.inputs[i].name!r}"
             raise ValueError(f"inputs {names} share memory, and one of them is donated")
@@ -229,7 +229,7 @@ def _as_array(slot: Slot, value: Any) -> Array:
     want = _NUMPY[slot.dtype]
     if not isinstance(value, np.ndarray):
         value = _foreign(slot, value, want)
-    if value.dtype.newbyteorder("=") != want:
+    if value.dtype is not want and value.dtype.newbyteorder("=") != want:
         raise TypeError(
             f"input {slot.name!r}: dtype {value.dtype.name}, expected {slot.dtype}; "
             f"convert it with .astype"

@@ -365,7 +365,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     points = {c: space.volume(space.free[c]) for c in reached}
     uses = Counter(k for k, _ in pairs)
     rows = {k for k, c in pairs if points[c] >= 2 * points[k]}  # what larger values repeat
-    dear = [c for c in reached if space.compute(c) and space.cost[c] > space.prices.launch]
+    load = {c: space.prices.launch + space.bytes(c) * space.prices.byte for c in reached}
+    dear = [c for c in reached if space.compute(c) and space.cost[c] > load[c]]
     wanted += [_narrow(space, c) for c in dear if uses[c] > 1 or c in rows]
     by_factors = {
         f: (c, k)

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from lambent.backends.base import Backend, Outcome
+from lambent.backends.cases import cases
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import Moves, neighbours, sample, sized, unsized
 from lambent.kernel.tile import Schedule, TileProgram
@@ -181,7 +182,7 @@ class Bench:
         """
         if schedule not in tuned.programs:
             with self.clock.phase("lower"):
-                tuned.programs[schedule] = lower(tuned.form.kernel, read_schedule(schedule))
+                tuned.programs[schedule] = lower(cases(tuned.form.kernel), read_schedule(schedule))
         return tuned.programs[schedule]
 
     def likely(self, tuned: Tuned) -> float:

@@ -563,3 +563,17 @@ def test_scratch_is_counted() -> None:
     renderer = Renderer(p, "k", NATIVE)
     renderer.text()
     assert 4 * 96 * 128 <= renderer.scratch <= 4 * (96 * 128 + 256 * 128 + 96 * 256)
+
+
+def test_what_one_statement_reads_is_no_tile() -> None:
+    i, k = 0, 1
+    axes = {i: (32, 32), k: (64, 64)}
+    let = Let("t", op("exp2", load("X", a(i), a(k))))
+    total = Let("s", Reduce("sum", frozenset({k}), op("mul", let.ref, let.ref)))
+    body = (let, total, Store("Y", (a(i),), total.ref))
+    more = Store("Z", (a(i), a(k)), let.ref)
+    shapes = {"Y": (32,), "Z": (32, 64)}
+    once = program(list(body), axes, {"Y": (32,)}, {"X": (32, 64)})
+    twice = program([*body, more], axes, shapes, {"X": (32, 64)})
+    texts = [Renderer(p, "k", NATIVE).text() for p in (once, twice)]
+    assert [text.count("// t") for text in texts] == [0, 1]

@@ -41,9 +41,11 @@ def pays(out: Emitter, dot: Dot) -> bool:
 
 
 def replaced(value: Value, old: Value | str, new: Value) -> Value:
-    """The elementwise expression with one of its parts, or the Refs to a name, replaced."""
+    """The expression with one of its parts, or the Refs to a name, replaced; not in a Dot."""
     if value == old or (isinstance(value, Ref) and value.name == old):
         return new
+    if isinstance(value, Reduce):
+        return replace(value, arg=replaced(value.arg, old, new))
     if isinstance(value, Map):
         return replace(value, args=tuple(replaced(v, old, new) for v in value.args))
     return value

@@ -147,7 +147,8 @@ class Layout:
         """(array, axis, weight) for the axes along which a statement likes to go."""
         for v in (v for value in operands(s) for v in values(value)):
             if isinstance(v, ir.Reduce):
-                yield from ((r.name, i, 2.0) for r in _refs(v.arg) for i in v.axes & r.axes)
+                along = frozenset[int]().union(*map(self.near, elementwise(v.arg))) or v.axes
+                yield from ((r.name, i, 2.0) for r in refs(v.arg) for i in along & r.axes)
             if isinstance(v, ir.Dot):
                 a, b = self.sides(v)
                 for (x, own), (y, other) in ((a, b), (b, a)):
@@ -157,7 +158,7 @@ class Layout:
                         yield from ((x.name, i, 0.5) for i in v.axes)
         if isinstance(s, ir.Store):
             place = self.place(s)
-            for ref in _refs(s.value):
+            for ref in refs(s.value):
                 yield from ((ref.name, i, 2.0) for i in ref.axes if slope(place.flat, i) == 1)
         if isinstance(s, (ir.Let, ir.Accumulate)):
             for v in elementwise(s.value):
@@ -221,5 +222,5 @@ def elementwise(value: ir.Value) -> Iterator[ir.Value]:
             yield from elementwise(v)
 
 
-def _refs(value: ir.Value) -> list[ir.Ref]:
+def refs(value: ir.Value) -> list[ir.Ref]:
     return [v for v in elementwise(value) if isinstance(v, ir.Ref)]

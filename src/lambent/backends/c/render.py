@@ -16,7 +16,7 @@ from lambent.backends.base import kernel_symbols
 from lambent.backends.c.dot import multiply, pays, replaced, summed
 from lambent.backends.c.emit import Emitter, symbol_name
 from lambent.backends.c.expr import storage
-from lambent.backends.c.layout import SLOW, Layout, elementwise
+from lambent.backends.c.layout import SLOW, Layout, elementwise, reads, refs
 from lambent.backends.c.prelude import CODES, STORAGE, prelude
 from lambent.backends.c.target import Target
 from lambent.backends.c.write import Spot, buffer_spot, reduced, tile_spot, write
@@ -114,22 +114,28 @@ class Renderer:
         self.out.arrays = arrays
 
     def _fused(self, body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
-        """The statements, in which a Dot that a short one alone reads has become part of it."""
+        """The statements, in which a Let that one of the next alone reads has become part of it."""
         out = list(body)
-        for let in body:
-            if not (isinstance(let, ir.Let) and self.layout.uses[let.name] == 1):
-                continue
-            if not (isinstance(let.value, ir.Dot) and pays(self.out, let.value)):
-                continue
-            at = out.index(let)
-            for n, s in enumerate(out[at + 1 :], at + 1):
-                if isinstance(s, ir.Let | ir.Store) and self._finishes(s, let.name, let.value):
-                    new = replace(s, value=replaced(s.value, let.name, let.value))
-                    out[at : n + 1] = [*out[at + 1 : n], new]
+        for let in reversed([s for s in body if isinstance(s, ir.Let)]):
+            rest = [s for s in out if s is not let]
+            for n, s in enumerate(rest[out.index(let) :], out.index(let)):
+                if not isinstance(s, ir.For | ir.Var) and self._takes(s, let):
+                    rest[n] = replace(s, value=replaced(s.value, let.name, let.value))
+                    out = out if let.name in reads(rest) else rest
                     break
                 if not isinstance(s, ir.Let):
                     break
         return out
+
+    def _takes(self, s: ir.Let | ir.Store | ir.Accumulate, let: ir.Let) -> bool:
+        """True if a statement can compute what it reads of a Let, each element once."""
+        axes, parts = self.layout.axes, list(elementwise(s.value))
+        whole = [s.value, *(v.arg for v in parts if isinstance(v, ir.Reduce))]
+        reading = [w for w in whole if let.name in {r.name for r in refs(w)}]
+        if isinstance(let.value, ir.Dot):
+            return s.value in reading and pays(self.out, let.value) and self._finishes(s, let.value)
+        plain = not isinstance(let.value, ir.Reduce) and len(list(ir.values(let.value))) < 64
+        return plain and bool(reading) and all(axes(w) <= axes(let.value) for w in reading)
 
     def _statement(self, s: ir.Stmt) -> None:
         out, layout = self.out, self.layout
@@ -160,17 +166,16 @@ class Renderer:
             value = replaced(value, dot, summed(dot))
         write(self.out, spot, value)
 
-    def _finishes(self, s: ir.Let | ir.Store, name: str, dot: ir.Dot) -> bool:
+    def _finishes(self, s: ir.Let | ir.Store | ir.Accumulate, dot: ir.Dot) -> bool:
         """True if a statement is a short expression of a Dot, at its axes."""
         layout, parts = self.layout, list(elementwise(s.value))
         ops = [v.op for v in parts if isinstance(v, ir.Map)]
-        fits = layout.axes(s.value) == layout.axes(dot)
+        fits = isinstance(s, ir.Let) and layout.axes(s.value) == layout.axes(dot)
         if isinstance(s, ir.Store):
             spot, (_, a), (_, b) = buffer_spot(self.out, s), *layout.sides(dot)
             fits = layout.axes(dot) == set(spot.axes) and not spot.near.isdisjoint(a | b)
-        reads = any(isinstance(v, ir.Ref) and v.name == name for v in parts)
         alone = not any(isinstance(v, ir.Dot) for v in parts)
-        return fits and reads and alone and len(ops) <= 6 and SLOW.keys().isdisjoint(ops)
+        return fits and alone and len(ops) <= 6 and SLOW.keys().isdisjoint(ops)
 
     def _for(self, f: ir.For) -> None:
         i, out, extent = f.axis, self.out, self.program.axes[f.axis].extent

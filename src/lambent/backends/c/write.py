@@ -129,7 +129,8 @@ def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> N
         down = partial(out.pieces, i, block.heights, 1, lambda at, _: then([{i: x} for x in at]))
         out.nest(block.outer, None, down)
 
-    columns = partial(out.pieces, lane, (block.vectors * w, w), w)
+    many = min(block.vectors, -(-out.layout.upper(lane) // w))
+    columns = partial(out.pieces, lane, (many * w, w), w)
 
     def one(rows: Cells, at: list[Local], tail: str | None) -> None:
         cells = [row | {lane: x} for row in rows for x in at]

@@ -66,8 +66,9 @@ def default_schedule(kernel: Kernel) -> Schedule:
         tiles.update((i, min(64, s.most[i])) for i in lanes)
     elif lanes and s.of("reduced") and not s.near & s.bound:
         # reduced across the lanes: few long rows at a time are read as one stream
-        share(lanes, min(8192, _even(s.sizes[lanes[0]], -(-s.sizes[lanes[0]] // THREADS), 64)))
-        share(s.of("reduced"), 8)
+        half = max(64, -(-s.sizes[lanes[0]] // THREADS))
+        share(lanes, min(8192, _even(s.sizes[lanes[0]], half, 64)))
+        share(s.of("reduced"), max(8, (1 << 15) // covered("lane")))
         kept |= set(lanes)
     else:
         share(lanes, 4096)

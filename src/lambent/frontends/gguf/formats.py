@@ -10,12 +10,18 @@ Layouts: ggml's `ggml-common.h` and `ggml-quants.c`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
+
+from lambent.graph.tensor import iota
 
 if TYPE_CHECKING:
     from lambent.frontends.gguf.reader import Stored
@@ -25,6 +31,8 @@ __all__ = ["FORMATS", "NUMBERS", "Format", "Packed", "dequantise", "packed"]
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Any]
 """Arrays or Tensors [..., blocks, k] by the name of the part."""
+PANEL = 16
+"""Rows that lie side by side, where there are that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +68,24 @@ class Packed:
     shape: tuple[int, ...]
     format: str
     parts: dict[str, Array]
+    panels: bool = False
 
     def values(self, parts: Parts) -> Any:
         """float32 values of the whole shape, of the parts as arrays or as Tensors."""
-        return FORMATS[self.format].meaning(parts).reshape(self.shape)
+        form = FORMATS[self.format]
+        if self.panels:
+            rows, row = self.shape
+            parts = {k: p.mT.reshape(rows, row // form.block, -1) for k, p in parts.items()}
+        return form.meaning(parts).reshape(self.shape)
+
+    def in_panels(self) -> Packed:
+        """A quantised matrix with its parts as [rows / w, .., w]: a vector reads w rows at once."""
+        width = math.gcd(self.shape[0], PANEL)
+        if FORMATS[self.format].block == 1 or len(self.shape) != 2 or width < 8:
+            return self
+        cut = {k: p.reshape(-1, width, math.prod(p.shape[1:])) for k, p in self.parts.items()}
+        parts = {k: np.ascontiguousarray(p.mT) for k, p in cut.items()}
+        return replace(self, parts=parts, panels=True)
 
 
 def packed(stored: Stored) -> Packed:
@@ -92,13 +114,17 @@ def _f32(x: Any) -> Any:
 
 
 def _planes(x: Any, bits: int) -> Any:
-    """Bytes [..., j] → [..., f, j]: the fields of so many bits, from the lowest; exact in floats.
+    """Bytes [..., j] → [..., f, j]: the fields of so many bits, from the lowest.
 
-    field f = ⌊2^bits · frac(x / 2^(bits · (f + 1)))⌋, where frac(y) = y mod 1.
+    Field f is what byte mod 2^(bits · (f + 1)) has above byte mod 2^(bits · f).
     """
-    fields = np.arange(1, 8 // bits + 1, dtype=np.float32)[:, None]
-    y = (_f32(x)[..., None, :] * np.exp2(-bits * fields)) % 1.0 * float(1 << bits)
-    return y - y % 1.0
+    x = x.astype(np.dtype(np.int32))
+    count = 8 // bits
+    number = np.arange(count) if isinstance(x, np.ndarray) else iota(count)
+    ends = [*(x % (1 << at) for at in range(bits, 8, bits)), x]
+    parts = [ends[0], *(high - low for low, high in pairwise(ends))]
+    fields = (_f32(p)[..., None, :] * 2.0 ** (-bits * f) for f, p in enumerate(parts))
+    return reduce(add, ((number == f)[:, None] * y for f, y in enumerate(fields)))
 
 
 def _grouped(x: Any, *last: int) -> Any:

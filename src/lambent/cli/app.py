@@ -135,12 +135,12 @@ def bench(
     ] = None,
     suite: Annotated[str, typer.Option(help="A whole table of work: cpu, cuda.")] = "",
     against: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Of torch, torch.compile, onnxruntime, numpy, and llama.cpp for a language model; "
             "with commas."
         ),
-    ] = "",
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads for all; 0: every core.")] = 0,
     budget: Annotated[
         float | None,
@@ -159,7 +159,8 @@ def bench(
     from lambent.cli.talk import PACKAGED
 
     talks = [name for name in names or [] if name in PACKAGED]
-    against = against or ("torch" if talks else "torch,torch.compile")
+    if against is None:
+        against = "torch" if talks else "torch,torch.compile"
     peers = tuple(name.strip() for name in against.split(",") if name.strip())
     device = suite or device
     budget = (120.0 if talks else 60.0) if budget is None else budget

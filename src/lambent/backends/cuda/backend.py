@@ -31,7 +31,6 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
-VERIFY = 4e7  # operations of the reference: thousands of the points of a large result
 COMPILE_LIMIT = 120.0  # seconds for one kernel
 WARP = 32
 MOST = 256  # elements of a tile for each thread, which has 255 registers
@@ -76,7 +75,7 @@ class CudaBackend:
         self._gpu = driver.device(number)
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
-        self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0, VERIFY)
+        self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
         self.measure = self._measurer.measure
 
     def device_key(self) -> str:

@@ -10,6 +10,7 @@ from lambent.algebra.segments import cut
 from lambent.functional import arithmetic as m
 from lambent.functional import operands
 from lambent.functional import shaping as s
+from lambent.functional.gradient import grad
 from lambent.graph import tensor as t
 from lambent.graph.node import Node, topo
 
@@ -112,3 +113,19 @@ def test_one_leaf_used_twice_is_not_two_leaves():
     keys = {cut([(a * b).node])[0][0].key for a, b in ((x, x), (x, y))}
     assert len(keys) == 2
     assert m.less(x, y) is not None
+
+
+def test_a_backward_pass_repeats_as_its_forward_pass_does():
+    """Loss, gradients and a step: the layers of both passes, and what moves equal parameters."""
+    names = [f"{i}{name}" for i in range(6) for name in "ab"]
+    params = [t.input(name, (3, 3), "float64") for name in names]
+    y, rate = t.input("x", (4, 3), "float64"), t.input("rate", (), "float64")
+    for a, b in zip(params[::2], params[1::2], strict=True):
+        y = y + matmul(operands.unary("sin", matmul(y, a)), b)
+    loss = total("sum", total("sum", y * y, 1), 0)
+    moved = [p - g * rate for p, g in zip(params, grad(loss, params), strict=True)]
+    others = [g * g for g in grad(loss, params)]
+    instances, segments = check([t.iota(3), loss, *moved, *others], limit=8)
+    assert len(instances) > 20
+    assert len(segments) < 10
+    assert max(len(i.outputs) for i in instances) < 13

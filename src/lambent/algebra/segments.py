@@ -3,6 +3,7 @@
 Values that hold a reduction over something that an input decides are *heavy*; all others (masks,
 positions, whatever weights alone decide) are cheap and are computed again in every segment. Between
 two heavy nodes the heavy values still needed later are what crosses: usually the residual stream.
+What a backward pass needs of the forward pass is stored where it is a sum, and else made again.
 Cuts are made where the pieces repeat, and where a piece would grow too large. A value that crosses
 is an input of the next segment, and taken for finite as inputs are.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lambent.algebra.saturate import is_finite
@@ -54,56 +55,76 @@ def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...],
 
 
 class _Cutter:
-    """Heavy nodes in order, and what crosses behind each. A cut is the position of a heavy node."""
+    """Heavy nodes in order, and what crosses behind each. A cut is the position of a heavy node.
+
+    In order: what the output of fewest reductions in a row needs (of training the loss), what other
+    reductions need (a backward pass; by reductions in a row), and the rest (an optimizer's steps).
+    What a later part needs of an earlier one crosses without being counted.
+    """
 
     def __init__(self, outputs: tuple[Node, ...], limit: int) -> None:
         self.outputs, self.limit = outputs, limit
         nodes = topo(outputs)
         varies = above(nodes, lambda n: n.op == "input")
         heavy = above(nodes, lambda n: n.op in REDUCE and n in varies)
-        self.heavy = [n for n in heavy if n.op not in VIEWS]
+        depth = dict.fromkeys(nodes, 0)
+        for n in heavy:
+            depth[n] = max(depth[s] for s in n.srcs) + (n.op in REDUCE)
+        sums = sorted((n for n in heavy if n.op in REDUCE), key=depth.__getitem__)
+        first = topo([min(outputs, key=lambda n: depth[n] or len(nodes))])
+        part = dict.fromkeys(nodes, 2) | dict.fromkeys(topo(sums), 1) | dict.fromkeys(first, 0)
+        order = sorted(dict.fromkeys((*first, *topo(sums), *nodes)), key=part.__getitem__)
+        self.heavy = [n for n in order if n in heavy and n.op not in VIEWS]
         self.end = len(self.heavy) - 1
         self.position = {n: i for i, n in enumerate(self.heavy)}
-        reads = [(_base(s), i, n.op in REDUCE) for i, n in enumerate(self.heavy) for s in n.srcs]
-        reads += [(_base(n), self.end, False) for n in outputs]
-        last = {s: i for s, i, _ in reads}
-        self.summed = {s for s, _, _ in reads} - {s for s, _, reduced in reads if not reduced}
+        reads = [(_base(s), i, n) for i, n in enumerate(self.heavy) for s in n.srcs]
+        last = {s: i for s, i, n in reads if part[s] == part[n]}
+        others = {s for s, _, n in reads if n.op not in REDUCE} | {_base(n) for n in outputs}
+        self.summed = {s for s, _, _ in reads} - others
         self.crossing: dict[int, tuple[Node, ...]] = {-1: ()}
         for i, n in enumerate(self.heavy):
             self.crossing[i] = tuple(x for x in (*self.crossing[i - 1], n) if last.get(x, -1) > i)
 
-    def pieces(self) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+    def pieces(self) -> list[tuple[set[Node], list[Node]]]:
         """(what crosses into it, its results) of each segment, in order."""
         if not self.heavy:
-            return [((), self.outputs)]
+            return [(set(), [*self.outputs])]
         cuts = [-1, self.end]
         for width in range(1, 1 + max(map(len, self.crossing.values()))):
             if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
                 break
             sites = [i for i in range(self.end) if self._may_cut(i, width)]
             cuts = self._repeating([-1, *sites, self.end])
-        return [p for a, b in itertools.pairwise(cuts) if (p := self._piece(a, b))[1]]
+        return [piece for piece in self._pieces(cuts) if piece[1]]
 
-    def _piece(self, start: int, end: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        passed = [n for n in self.crossing[end] if self.position[n] > start]
-        given = [n for n in self.outputs if start < self.position.get(n, self.end) <= end]
-        return self.crossing[start], tuple(dict.fromkeys((*passed, *given)))
+    def _pieces(self, cuts: list[int]) -> list[tuple[set[Node], list[Node]]]:
+        """Of what a later part needs the reductions are stored; all else is computed again."""
+        kept = {n for n in self.heavy if n.op in REDUCE}.union(*(self.crossing[i] for i in cuts))
+        needed, found = dict.fromkeys(self.outputs), []
+        for start, end in reversed([*itertools.pairwise(cuts)]):
+            leaves = {n for n in self.heavy[: start + 1] if n in kept}
+            mine = [n for n in needed if start < self.position.get(_base(n), self.end) <= end]
+            found.append((leaves, sorted(mine, key=lambda n: self.position.get(n, self.end))))
+            needed |= dict.fromkeys(n for n in topo(mine, leaves) if n in leaves)
+        return found[::-1]
 
     def _may_cut(self, i: int, width: int) -> bool:
         """Whether little crosses there, and nothing that only reductions read, as a product."""
         return len(self.crossing[i]) <= width and self.summed.isdisjoint(self.crossing[i])
 
     def _size(self, start: int, end: int) -> int:
-        return sum(n.op in REDUCE for n in self.heavy[start + 1 : end + 1])
+        inside = self.heavy[start + 1 : end + 1]
+        return sum(n.op in REDUCE for n in inside) + len({*inside} & {*self.outputs})
 
     def _repeating(self, sites: list[int]) -> list[int]:
-        """Cuts at a run of equal pieces, the longest there is; more where a piece is too large."""
-        pieces = [self._piece(a, b) for a, b in itertools.pairwise(sites)]
-        starts = _run([abstract(results, leaves)[0].key for leaves, results in pieces])
+        """Cuts at runs of equal pieces; more where a piece is too large or nothing crosses."""
+        starts = _runs(
+            [abstract(results, leaves)[0].key for leaves, results in self._pieces(sites)]
+        )
         out = [-1]
         for i, here in enumerate(sites[:-1]):
             wanted = i in starts or self._size(out[-1], sites[i + 1]) > self.limit
-            if wanted and here > out[-1]:
+            if here > out[-1] and (wanted or not self.crossing[here]):
                 out.append(here)
         return [*out, self.end]
 
@@ -113,8 +134,8 @@ def _base(n: Node) -> Node:
     return _base(n.srcs[0]) if n.op in VIEWS else n
 
 
-def _run(keys: list[str]) -> range:
-    """Where equal runs of pieces start and the last ends: the most pieces, the shortest runs."""
+def _runs(keys: list[str], first: int = 0) -> set[int]:
+    """Where equal runs of pieces start and end: the most pieces, the shortest runs; then beside."""
     best = (0, -1, 0)  # pieces, −period, −first
     for period in range(1, len(keys) // 2 + 1):
         run = 0
@@ -122,11 +143,15 @@ def _run(keys: list[str]) -> range:
             run = run + 1 if keys[i] == keys[i + period] else 0
             covered = (run // period + 1) * period if run >= period else 0
             best = max(best, (covered, -period, run - i - 1))
-    covered, period, first = best[0], -best[1], -best[2]
-    return range(first, first + covered + 1, period) if covered else range(0)
+    covered, period, start = best[0], -best[1], -best[2]
+    if not covered:
+        return set()
+    end = start + covered
+    inside = {first + i for i in range(start, end + 1, period)}
+    return inside | _runs(keys[:start], first) | _runs(keys[end:], first + end)
 
 
-def abstract(results: Sequence[Node], leaves: Sequence[Node] = ()) -> tuple[Instance, Segment]:
+def abstract(results: Sequence[Node], leaves: Collection[Node] = ()) -> tuple[Instance, Segment]:
     """A piece, and the same as a graph of its own: what it reads is named in the order of reading.
 
     leaves: values that are inputs of the piece.

@@ -169,9 +169,10 @@ TABLE = parse(
     "mul_add_weights: (Mul w (Add x b)) => (Add (Mul w x) (Mul w b))"
     " if (fixed w), (fin w), (fixed b), (= f (free w)), (!= f 0), (flt e)",
     "sum_add_weights: (Sum m (Add x b)) => (Add (Sum m x) (Sum m b)) if (fixed b), (flt e)",
-    # And where y lacks the axes: a mean behind a product.
-    "sum_shift: (Sum m (Mul w (Add x y))) => (Add (Sum m (Mul w x))"
-    " (Sum (^ m q) (Mul y (Sum q w)))) if (fin w), (part q m y), (real y), (flt e), (filled m)",
+    # And where y lacks axes: a mean behind a product, or what is added to weights in blocks.
+    "sum_shift[/_block]: (Sum m (Mul w (Add x y))) => (Add (Sum m (Mul w x))"
+    " (Sum (^ m q) (Mul y (Sum q w)))) if [(fixed w)/(fixed x), (fixed y)], (fin w), (part q m y),"
+    " (real y), (flt e), (filled m)",
     # A common factor leaves a sum of two: a row's share of a difference is taken once.
     "factor[/_scale]: (Add (Mul c x) [(Mul c y)/(Scale a n (Mul c y))])"
     " => (Mul c (Add x [y/(Scale a n y)])) if (real c)",

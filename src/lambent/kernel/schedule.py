@@ -34,14 +34,14 @@ def turned(schedule: Schedule, knob: Knob, choice: Any) -> Schedule:
 def unsized(schedule: Schedule, kernel: Kernel) -> Schedule:
     """With WHOLE in the place of tiles that cover their axis: for kernels of other sizes."""
     most = split(kernel).kernel.extents
-    tiles = ((i, t if t < bound(most[i]) else WHOLE) for i, t in schedule.tiles)
+    tiles = ((i, t if t < bound(most[i]) else WHOLE) for i, t in schedule.tiles if i in most)
     return replace(schedule, tiles=tuple(tiles))
 
 
 def sized(schedule: Schedule, kernel: Kernel) -> Schedule:
     """An unsized schedule for a kernel of the same kind."""
     most = {i: max(1, bound(n)) for i, n in split(kernel).kernel.extents.items()}
-    tiles = ((i, min(t or most[i], most[i])) for i, t in schedule.tiles)
+    tiles = ((i, min(t or most[i], most[i])) for i, t in schedule.tiles if i in most)
     return replace(schedule, tiles=tuple(tiles))
 
 

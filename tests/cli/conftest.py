@@ -104,7 +104,7 @@ def small(monkeypatch: Any) -> dict[str, examples.Example]:
     monkeypatch.setenv("LAMBENT_THREADS", "1")
     monkeypatch.setattr(examples.Example, "graph", lambda self: self)
 
-    def compile(graph: Any, *, device: str, budget: float, progress: Any, donate: Any) -> StandIn:
+    def compile(graph: Any, *, device: str, budget: float, progress: Any, **more: Any) -> StandIn:
         progress(
             SimpleNamespace(
                 segments=1, candidates=3, measured=2, best=2e-3, bound=None, seconds=0.5

@@ -161,9 +161,10 @@ class Program:
     def explain(self) -> dict[str, Any]:
         """What was found and how: plain JSON data, the form of `lambent explain --json`.
 
-        `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of the narrower programs.
+        `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of the narrower programs, if any.
         """
-        return self.manifest.explain | {"narrower": [p.explain() for p in self.narrower]}
+        narrower = [p.explain() for p in self.narrower]
+        return self.manifest.explain | ({"narrower": narrower} if narrower else {})
 
     def arena_bytes(self, **symbols: int) -> int:
         """Bytes of intermediates at given sizes of the symbols (by default their hints)."""

@@ -126,6 +126,7 @@ def test_recorded_runs_read_what_is_there_now(program: Any) -> None:
         np.testing.assert_allclose(program(**given), expected(**given), rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.usefixtures("backend")
 def test_a_cache_is_written_in_place() -> None:
     old, new = lt.input("old", (3, 64, 16), "bfloat16"), lt.input("new", (3, 1, 16), "bfloat16")
     at = lt.input("at", (1,), "int64")
@@ -146,6 +147,7 @@ def test_a_cache_is_written_in_place() -> None:
         np.testing.assert_allclose(found["total"], total, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.usefixtures("backend")
 def test_two_runs_choose_the_same_program() -> None:
     def found() -> Any:
         x = lt.input("x", (512, 1024), "bfloat16")

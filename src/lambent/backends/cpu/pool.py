@@ -108,7 +108,8 @@ static void lp_grow(int wanted) {
   sigset_t all, old;
   pthread_attr_t attr;
   pthread_t thread;
-  sigfillset(&all);
+  sigfillset(&all); // faults of its own a worker reports
+  sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, 16 << 20);

@@ -161,7 +161,7 @@ class Program:
     def explain(self) -> dict[str, Any]:
         """What was found and how: plain JSON data, the form of `lambent explain --json`.
 
-        `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of the narrower programs, if any.
+        `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of narrower programs.
         """
         narrower = [p.explain() for p in self.narrower]
         return self.manifest.explain | ({"narrower": narrower} if narrower else {})

@@ -104,12 +104,11 @@ static void lp_start(void) { /* also in a forked child, which has none of its pa
   }
   pthread_mutex_unlock(&lp_init);
 }
-static void lp_grow(int wanted) {
+static void lp_grow(int wanted) { // workers take no signals but for faults of their own
   sigset_t all, old;
   pthread_attr_t attr;
   pthread_t thread;
-  sigfillset(&all); // faults of its own a worker reports
-  sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE);
+  sigfillset(&all), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, 16 << 20);

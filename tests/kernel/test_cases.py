@@ -6,10 +6,10 @@ import numpy as np
 from kernels import Build, data
 
 from lambent.algebra.term import walk
-from lambent.backends.cases import cases
 from lambent.backends.reference.kernel import evaluate
 from lambent.graph.dim import axis
 from lambent.graph.dtypes import float32, int64, uint8
+from lambent.kernel.cases import cases
 
 
 def test_the_cases_of_a_short_sum_are_known() -> None:

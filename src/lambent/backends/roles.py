@@ -22,7 +22,7 @@ from lambent.algebra.term import REDUCTIONS, Term, walk
 from lambent.graph.dim import Atom, Size, axes_in, axis, representative
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.rewrite import bound, free_axes, split, steps, two_groups
+from lambent.kernel.rewrite import bound, factors, free_axes, split, steps, two_groups
 
 ROLES: tuple[tuple[str, set[str]], ...] = (
     ("wide", {"wide"}),
@@ -108,11 +108,6 @@ def outermost_first(index: Size) -> list[int]:
     """The axes of an output's dim; the one of the largest step is the outermost."""
     step = steps(index)
     return sorted(axes_in(index), key=lambda i: (-step.get(i, 0), i))
-
-
-def factors(t: Term) -> list[Term]:
-    """The factors of a product, flat."""
-    return [f for k in t.kids for f in factors(k)] if t.op == "mul" else [t]
 
 
 @lru_cache(1 << 14)

@@ -245,6 +245,11 @@ def _select(terms: Terms, x: Term, y: Term) -> Term | None:
     return None
 
 
+def factors(t: Term) -> list[Term]:
+    """The factors of a product, flat."""
+    return [f for k in t.kids for f in factors(k)] if t.op == "mul" else [t]
+
+
 def two_groups(
     parts: Sequence[frozenset[int]], rank: Callable[[int], int]
 ) -> tuple[list[int], list[int], frozenset[int]] | None:

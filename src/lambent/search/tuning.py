@@ -20,7 +20,8 @@ from random import Random
 from typing import Any
 
 from lambent.backends.base import Backend, Outcome
-from lambent.backends.cases import cases
+from lambent.kernel.cases import cases
+from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import Moves, neighbours, sample, sized, unsized
 from lambent.kernel.tile import Schedule, TileProgram
@@ -81,6 +82,11 @@ class Tuned:
         if self.like.schedule:
             found.insert(1, sized(read_schedule(self.like.schedule), self.form.kernel))
         return list({text(s): s for s in found}.values())
+
+    @cached_property
+    def written_out(self) -> Kernel:
+        """The kernel as it is lowered, under every schedule."""
+        return cases(self.form.kernel)
 
     @cached_property
     def table(self) -> Moves:
@@ -182,7 +188,7 @@ class Bench:
         """
         if schedule not in tuned.programs:
             with self.clock.phase("lower"):
-                tuned.programs[schedule] = lower(cases(tuned.form.kernel), read_schedule(schedule))
+                tuned.programs[schedule] = lower(tuned.written_out, read_schedule(schedule))
         return tuned.programs[schedule]
 
     def likely(self, tuned: Tuned) -> float:

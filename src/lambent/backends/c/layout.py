@@ -207,11 +207,23 @@ class Layout:
 
 def reads(body: Iterable[ir.Stmt]) -> Iterator[str]:
     """The names that statements read, once for every reading."""
+    for node in _nodes(body):
+        if isinstance(node, ir.Ref):
+            yield node.name
+        yield from (ref.name for e in ir.indices(node) for ref in values_in(e))
+
+
+def loads(body: Iterable[ir.Stmt]) -> frozenset[str]:
+    """The buffers that statements read."""
+    return frozenset(node.buffer for node in _nodes(body) if isinstance(node, ir.Load))
+
+
+def _nodes(body: Iterable[ir.Stmt]) -> Iterator[ir.Stmt | ir.Value]:
+    """The statements, those inside of them, and their values with all parts."""
     for s in statements(body):
-        for node in (s, *(v for value in operands(s) for v in values(value))):
-            if isinstance(node, ir.Ref):
-                yield node.name
-            yield from (ref.name for e in ir.indices(node) for ref in values_in(e))
+        yield s
+        for value in operands(s):
+            yield from values(value)
 
 
 def elementwise(value: ir.Value) -> Iterator[ir.Value]:

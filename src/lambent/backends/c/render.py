@@ -16,7 +16,7 @@ from lambent.backends.base import kernel_symbols
 from lambent.backends.c.dot import multiply, pays, replaced, summed
 from lambent.backends.c.emit import Emitter, symbol_name
 from lambent.backends.c.expr import storage
-from lambent.backends.c.layout import SLOW, Layout, elementwise, reads, refs
+from lambent.backends.c.layout import SLOW, Layout, elementwise, loads, reads, refs
 from lambent.backends.c.prelude import CODES, STORAGE, prelude
 from lambent.backends.c.target import Target
 from lambent.backends.c.write import Spot, buffer_spot, reduced, tile_spot, write
@@ -33,12 +33,6 @@ def render(program: ir.TileProgram, name: str, target: Target) -> str:
         TypeError: a Dot stands elsewhere than under a Let or an Accumulate.
     """
     return Renderer(program, name, target).text()
-
-
-def loaded(s: ir.Stmt) -> frozenset[str]:
-    """The buffers that a statement reads."""
-    parts = (v for x in ir.statements([s]) for o in ir.operands(x) for v in ir.values(o))
-    return frozenset(v.buffer for v in parts if isinstance(v, ir.Load))
 
 
 class Renderer:
@@ -106,10 +100,10 @@ class Renderer:
 
     def body(self, body: tuple[ir.Stmt, ...]) -> None:
         arrays, todo = dict(self.out.arrays), self._fused(body)
-        before = frozenset[str]()
+        read = [loads([s]) for s in todo]
         for n, s in enumerate(todo):
-            now, later = loaded(s), frozenset[str]().union(*map(loaded, todo[n + 1 :]))
-            self.out.again, before = before & now - later, before | now
+            before, later = (frozenset[str]().union(*some) for some in (read[:n], read[n + 1 :]))
+            self.out.again = before & read[n] - later
             self._statement(s)
         self.out.arrays = arrays
 

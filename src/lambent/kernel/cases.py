@@ -10,12 +10,11 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from lambent.algebra.term import Term, Terms, walk
-from lambent.backends.roles import factors
 from lambent.graph.dim import Size, atoms_of, axis
 from lambent.graph.dtypes import bool_
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.rewrite import bound, everywhere, two_groups
+from lambent.kernel.rewrite import bound, everywhere, factors, two_groups
 
 SHORT = 8  # indices of an axis whose cases are written out
 

@@ -64,16 +64,35 @@ def max_pool_indices(
     Raises:
         TypeError, ValueError: as `max_pool`.
     """
-    op, x = f"max_pool{rank}d", as_tensor(x)
-    numbers, inner = (kernel_size, stride, padding, dilation), tuple(range(-rank, 0))
-    y, _ = _windows(op, x, numbers, rank, ceil_mode, lowest(x.dtype))
-    spatial = x.shape[x.ndim - rank :]
-    place = iota(prod(spatial)).reshape(*spatial)
-    at, _ = _windows(op, place, numbers, rank, ceil_mode, -1)
+    x, numbers = as_tensor(x), (kernel_size, stride, padding, dilation)
+    y, at = _numbered(rank, x, numbers, ceil_mode)
+    inner = tuple(range(-rank, 0))
     largest = ~(y < y.max(inner, keepdims=True)) & (at >= 0)
     if x.dtype.is_float:
         largest = largest & (y.isnan() | ~y.isnan().any(inner, keepdims=True))
-    return where(largest, at, constant(prod(spatial), at.dtype)).min(inner)
+    return where(largest, at, constant(prod(x.shape[x.ndim - rank :]), at.dtype)).min(inner)
+
+
+def max_pool_at(
+    rank: int,
+    x: Tensor,
+    indices: Tensor,
+    kernel_size: PerDim,
+    stride: PerDim | None = None,
+    padding: PerDim = 0,
+    dilation: PerDim = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The elements of x that `max_pool_indices` names: `max_pool`, with the gradient of PyTorch.
+
+    Composed: of each window the sum of those whose place is the index.
+
+    Raises:
+        TypeError, ValueError: as `max_pool`.
+    """
+    y, at = _numbered(rank, x, (kernel_size, stride, padding, dilation), ceil_mode)
+    found = at == indices.reshape(*indices.shape, *(1,) * rank)
+    return where(found, y, constant(0, x.dtype)).sum(tuple(range(-rank, 0)))
 
 
 def avg_pool(
@@ -181,6 +200,16 @@ def _windows(
         dims.append((n, k, s, p, high))
     padded = resize(x, [(low, high) for *_, low, high in dims], fill)
     return windows(op, padded, ks, ss, ds), dims
+
+
+def _numbered(
+    rank: int, x: Tensor, numbers: tuple[PerDim, PerDim | None, PerDim, PerDim], ceil_mode: bool
+) -> tuple[Tensor, Tensor]:
+    """Windows of x for a maximum, and of each element its place in the flattened last dims."""
+    op, spatial = f"max_pool{rank}d", x.shape[x.ndim - rank :]
+    y, _ = _windows(op, x, numbers, rank, ceil_mode, lowest(x.dtype))
+    place = iota(prod(spatial)).reshape(*spatial)
+    return y, _windows(op, place, numbers, rank, ceil_mode, -1)[0]
 
 
 def _adaptive(op: str, rank: int, x: Tensor, output_size: OutputSize, mean: bool) -> Tensor:

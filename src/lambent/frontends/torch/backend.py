@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lambent.frontends.torch.convert import unsupported
 from lambent.frontends.torch.decompose import decompositions
@@ -53,7 +54,8 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph that `torch.compile(m, backend="lambent")` captured.
 
-    With gradients asked for, the forward pass is ours and the backward pass PyTorch's.
+    With gradients asked for, the forward pass is a graph and the backward pass another; between
+    them lies what PyTorch's partitioner keeps.
 
     Raises:
         TypeError, ValueError: an option that there is not; a mode.
@@ -72,18 +74,24 @@ def backend(
     def training(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(compile_graph(graph, chosen))  # an optimiser changes the parameters
 
-    def backward(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(graph.forward)
-
     compiler = aot_autograd(
         fw_compiler=training,
-        bw_compiler=backward,
+        bw_compiler=training,
         inference_compiler=inference,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    compiled: Callable[..., Any] = compiler(module, example_inputs)
-    return compiled
+    if not _trained(example_inputs):
+        compiled: Callable[..., Any] = compiler(module, example_inputs)
+        return compiled
+    with sdpa_kernel(SDPBackend.MATH):  # with a backward pass that we can read
+        return compiler(module, example_inputs)
+
+
+def _trained(inputs: Sequence[Any]) -> bool:
+    """Whether PyTorch will want gradients."""
+    wanted = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    return wanted and torch.is_grad_enabled()
 
 
 def _boxed(f: Callable[..., Any]) -> Callable[..., Any]:

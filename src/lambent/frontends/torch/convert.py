@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lambent.frontends.torch import networks, pointwise, reducing, shaping
+from lambent.frontends.torch import gradients, networks, pointwise, reducing, shaping
 from lambent.frontends.torch.values import (
     Unsupported,
     dtype_of,
@@ -23,7 +23,9 @@ from lambent.graph.tensor import Tensor, describe, input
 Row = Callable[..., Any]
 Source = Callable[[Node], Tensor]
 
-ROWS: dict[str, Row] = pointwise.ROWS | shaping.ROWS | reducing.ROWS | networks.ROWS
+ROWS: dict[str, Row] = (
+    pointwise.ROWS | shaping.ROWS | reducing.ROWS | networks.ROWS | gradients.ROWS
+)
 """ATen op, with or without its overload → meaning. The more exact name wins."""
 
 HOST: dict[str, str] = {

@@ -64,7 +64,7 @@ def _convolution(
 ) -> Tensor:  # fmt: skip
     rank = weight.ndim - 2
     stride, padding, dilation, more = (
-        _each(v, rank) for v in (stride, padding, dilation, output_padding)
+        each(v, rank) for v in (stride, padding, dilation, output_padding)
     )
     if transposed:
         back = (lt.conv_transpose1d, lt.conv_transpose2d, lt.conv_transpose3d)[rank - 1]
@@ -75,7 +75,7 @@ def _convolution(
     return out
 
 
-def _each(given: Any, rank: int) -> tuple[Any, ...]:
+def each(given: Any, rank: int) -> tuple[Any, ...]:
     """One number for each spatial dim; PyTorch lets a single one stand for all."""
     sizes = tuple(given) if isinstance(given, Sequence) else (given,)
     return sizes * rank if len(sizes) == 1 else sizes
@@ -88,8 +88,8 @@ def _avg_pool(rank: int) -> Row:
         x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> Tensor:  # fmt: skip
-        kernel, padding = _each(kernel, rank), _each(padding, rank)
-        stride = _each(stride, rank) if stride else None
+        kernel, padding = each(kernel, rank), each(padding, rank)
+        stride = each(stride, rank) if stride else None
         if divisor_override is not None:
             if ceil_mode:
                 raise Unsupported("an average pool with ceil_mode and its own divisor")
@@ -107,8 +107,8 @@ def _max_pool(rank: int) -> Row:
         x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        kernel, padding, dilation = (_each(v, rank) for v in (kernel, padding, dilation))
-        numbers = (kernel, _each(stride, rank) if stride else None, padding, dilation, ceil_mode)
+        kernel, padding, dilation = (each(v, rank) for v in (kernel, padding, dilation))
+        numbers = (kernel, each(stride, rank) if stride else None, padding, dilation, ceil_mode)
         return pool(x, *numbers), max_pool_indices(rank, x, *numbers)
 
     return row

@@ -24,6 +24,7 @@ from lambent.search.driver import Work, remembered, search
 from lambent.search.tuning import Clock
 
 FINISH = 0.1  # the share of the budget for building and timing whole programs
+SAME = 1.03  # programs whose times differ by less are told apart by the memory they take
 
 
 def compile(
@@ -103,7 +104,8 @@ def _compiled(
     if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
         programs += map(finish, plans[1:])
     times = time_whole(programs, plans[0], hints, min(1.0, budget * FINISH / 4))
-    best = min(range(len(programs)), key=lambda i: (times[i], i))
+    alike = [i for i, t in enumerate(times) if t <= SAME * min(times)]
+    best = min(alike, key=lambda i: (programs[i].arena_bytes(), times[i]))
     chosen = options[best]
     spent = 0.0 if found.interrupted else budget
     db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))

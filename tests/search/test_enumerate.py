@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import GRAPHS, attention, matmul, mlp, residuals, softmax
+from graphs import GRAPHS, attention, matmul, mlp, residuals, softmax, weight
 
 import lambent as lt
 from lambent.algebra.egraph import ClassRef, EClass, ENode, Root, Saturated, Stats, saturate
@@ -113,6 +113,13 @@ def test_attention_as_one_kernel(causal: bool) -> None:
     fused = [k for k in c.candidates if c.stored[k.root].output and not k.leaves]
     ops = [sorted(t.op for t in walk(k.kernel.outputs[0].term) if t.axes) for k in fused]
     assert ["fold", "fold", "sum"] in ops
+
+
+def test_a_truth_value_inside_a_chain_is_not_stored() -> None:
+    """Truth values that the next step uses up are smaller than what comes after, but no end."""
+    h = lt.input("x", (64, 48)) @ weight("w", 48, 96)
+    dtypes = {s.buffer.dtype.name for s in found(lt.gelu(h) @ weight("v", 96, 8)).stored}
+    assert dtypes == {"float32"}
 
 
 def test_the_backward_pass_need_not_store_a_score() -> None:

@@ -87,8 +87,11 @@ class Space:
     def chief_of(self, cls: int) -> int | None:
         return self.chief.get(self.family[cls])
 
+    def points(self, cls: int) -> float:
+        return self.volume(self.free[cls])
+
     def bytes(self, cls: int) -> float:
-        return self.volume(self.free[cls]) * self.source.classes[cls].dtype.itemsize
+        return self.points(cls) * self.source.classes[cls].dtype.itemsize
 
     def at_load(self, name: str) -> bool:
         """Whether a buffer holds weights, or what is made of them alone, when a program runs."""
@@ -230,18 +233,18 @@ def sides(space: Space, factors: Sequence[int]) -> list[list[int]]:
 
 def own_cost(space: Space, c: int, alt: Alt) -> float:
     """Seconds of the arithmetic of one alternative, operands not included."""
-    out, (front, factors) = space.volume(space.free[c]), _factors(alt)
+    out, (front, factors) = space.points(c), _factors(alt)
     scaled = alt.const != ONE
     if alt.op in FREE:
         work = 0.0
     elif alt.op in ("mul", "add"):
-        least = min(space.volume(space.free[k]) for k in factors)
+        least = min(space.points(k) for k in factors)
         work = _product(space, factors) + scaled * least
     elif alt.op in REDUCTIONS:  # a product and its sum: two operations
         whole = space.volume(_union(space, alt.kids) | mask_of(alt.args[0]))
         groups = [[factors[i] for i in g] for g in sides(space, factors)]
         work = sum(_product(space, g) for g in groups) + len(groups) * whole + scaled * out
-        work += sum(space.volume(space.free[a]) * (2 + MATH) for a in front)
+        work += sum(space.points(a) * (2 + MATH) for a in front)
     else:
         work = out * (MATH if alt.op in TRANSCENDENTAL else 1.0)
     return work * space.prices.op
@@ -256,7 +259,7 @@ def _union(space: Space, kids: Iterable[int]) -> int:
 
 def _product(space: Space, kids: Iterable[int]) -> float:
     """Operations of an elementwise product (or sum) of operands, smallest first."""
-    ordered = sorted(kids, key=lambda c: (space.volume(space.free[c]), c))
+    ordered = sorted(kids, key=lambda c: (space.points(c), c))
     mask, work = space.free[ordered[0]], 0.0
     for k in ordered[1:]:
         mask |= space.free[k]
@@ -362,9 +365,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
     pairs = [(k, c) for c in reached for k in dict.fromkeys(space.best[c].kids)]
-    points = {c: space.volume(space.free[c]) for c in reached}
     uses = Counter(k for k, _ in pairs)
-    rows = {k for k, c in pairs if points[c] >= 2 * points[k]}  # what larger values repeat
+    rows = {k for k, c in pairs if space.points(c) >= 2 * space.points(k)}  # repeated
     load = {c: space.prices.launch + space.bytes(c) * space.prices.byte for c in reached}
     dear = [c for c in reached if space.compute(c) and space.cost[c] > load[c]]
     wanted += [_narrow(space, c) for c in dear if uses[c] > 1 or c in rows]
@@ -422,7 +424,8 @@ def _ends(space: Space, products: Groups) -> set[int]:
             elif alt.op == "in":
                 ends.update(alt.kids)
             else:
-                ends.update(k for k in alt.kids if 2 * space.bytes(k) <= space.bytes(c))
+                size = space.bytes if alt.op == "cast" else space.points
+                ends.update(k for k in alt.kids if 2 * size(k) <= size(c))
     return ends
 
 

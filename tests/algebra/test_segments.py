@@ -67,6 +67,16 @@ def test_layers_that_normalise_first_repeat_too():
     assert len({i.key for i in instances[1:-1]}) == 1
 
 
+def test_a_piece_that_is_too_large_is_cut_where_least_crosses():
+    a, b = (matmul(t.input(n, (4, 3)), weight(f"w{n}", 3, 3)) for n in "ab")
+    x = total("sum", a * b, 1)  # one value of 4 numbers; before it two cross
+    y = recip(operands.unary("sin", x) + 3.0)
+    for i in range(3):
+        y = y * total("sum", t.input(f"c{i}", (4, 3)) * s.reshape(y, 4, 1), 1)
+    instances, _ = check([y], limit=4)
+    assert max(len(i.outputs) for i in instances) == 1
+
+
 def test_a_small_graph_is_one_segment():
     instances, segments = check([layer(t.input("x", (2, 4, 3)))])
     assert len(instances) == len(segments) == 1

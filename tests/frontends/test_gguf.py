@@ -60,6 +60,24 @@ def test_rows_side_by_side_are_the_same_numbers(name: str) -> None:
     assert not packed(stored(name, rows=7)).in_panels().panels
 
 
+@pytest.mark.parametrize("panels", (False, True))
+@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name].block > 1])
+def test_a_quantised_matrix_times_vectors_and_its_rows(name: str, panels: bool) -> None:
+    given = stored(name, rows=32)
+    whole = packed(given).in_panels() if panels else packed(given)
+    tensors = {k: input(k, v.shape, v.dtype) for k, v in whole.parts.items()}
+    x = np.random.default_rng(2).standard_normal((3, given.shape[1])).astype(np.float32)
+    ids = np.array([31, 0, 17, 32, 99, -1])
+    outputs = [
+        whole.linear(tensors, input("x", x.shape)),
+        whole.rows(tensors, input("ids", ids.shape, "int64")),
+    ]
+    y, rows = evaluate(outputs, {**whole.parts, "x": x, "ids": ids})
+    values = dequantise(given)
+    np.testing.assert_allclose(y, x @ values.T, atol=3e-4 * np.abs(values).max())
+    np.testing.assert_array_equal(rows, [*values[ids[:3]], *np.zeros((3, given.shape[1]))])
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_as_the_gguf_package_has_it(name: str) -> None:
     gguf = pytest.importorskip("gguf", reason="the yardstick is the package gguf")

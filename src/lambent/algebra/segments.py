@@ -57,7 +57,7 @@ def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...],
 class _Cutter:
     """Heavy nodes in order, and what crosses behind each. A cut is the position of a heavy node.
 
-    In order: what the output of fewest reductions in a row needs (of training the loss), what other
+    In order: what the number of fewest reductions in a row needs (of training the loss), what other
     reductions need (a backward pass; by reductions in a row), and the rest (an optimizer's steps).
     What a later part needs of an earlier one crosses without being counted.
     """
@@ -71,7 +71,8 @@ class _Cutter:
         for n in heavy:
             depth[n] = max(depth[s] for s in n.srcs) + (n.op in REDUCE)
         sums = sorted((n for n in heavy if n.op in REDUCE), key=depth.__getitem__)
-        first = topo([min(outputs, key=lambda n: depth[n] or len(nodes))])
+        losses = sorted((n for n in outputs if n in heavy and not n.shape), key=depth.__getitem__)
+        first = topo(losses[:1] or outputs)
         part = dict.fromkeys(nodes, 2) | dict.fromkeys(topo(sums), 1) | dict.fromkeys(first, 0)
         order = sorted(dict.fromkeys((*first, *topo(sums), *nodes)), key=part.__getitem__)
         self.heavy = [n for n in order if n in heavy and n.op not in VIEWS]
@@ -117,15 +118,18 @@ class _Cutter:
         return sum(n.op in REDUCE for n in inside) + len({*inside} & {*self.outputs})
 
     def _repeating(self, sites: list[int]) -> list[int]:
-        """Cuts at runs of equal pieces; more where a piece is too large or nothing crosses."""
+        """Cuts at runs of equal pieces and where nothing crosses; where a piece is too large also
+        where least crosses inside of it."""
         starts = _runs(
             [abstract(results, leaves)[0].key for leaves, results in self._pieces(sites)]
         )
         out = [-1]
         for i, here in enumerate(sites[:-1]):
-            wanted = i in starts or self._size(out[-1], sites[i + 1]) > self.limit
-            if here > out[-1] and (wanted or not self.crossing[here]):
+            if here > out[-1] and (i in starts or not self.crossing[here]):
                 out.append(here)
+            while self._size(out[-1], sites[i + 1]) > self.limit and here > out[-1]:
+                inside = [j for j in sites[1 : i + 1] if j > out[-1]]
+                out.append(min(inside, key=lambda j: (len(self.crossing[j]), -j)))
         return [*out, self.end]
 
 

@@ -15,7 +15,7 @@ from lambent.frontends.files import load_config
 from lambent.frontends.gguf import Packed
 from lambent.frontends.safetensors import load_safetensors
 from lambent.graph.tensor import Tensor, input
-from lambent.nn.decoder import DecoderConfig, weight_shapes
+from lambent.nn.decoder import DecoderConfig, Matrix, weight_shapes
 
 __all__ = ["LanguageModel", "load_language_model"]
 
@@ -33,17 +33,18 @@ class LanguageModel:
     weights: dict[str, Packed]
     metadata: Mapping[str, Any]
 
-    def inputs(self) -> dict[str, Tensor]:
-        """The weights as values of inputs of a graph, which are named as in `arrays`.
+    def inputs(self) -> dict[str, Tensor | Matrix]:
+        """The weights as made of inputs of a graph, which are named as in `arrays`.
 
         As inputs they stay as they are in memory, a program holds none of them, and models that
         differ in their weights alone share it.
         """
-        return {
-            name: whole.values({p: input(f"{name}.{p}", a.shape, a.dtype) for p, a in
-                                whole.parts.items()})
-            for name, whole in self.weights.items()
-        }  # fmt: skip
+        found: dict[str, Tensor | Matrix] = {}
+        for name, whole in self.weights.items():
+            parts = {p: input(f"{name}.{p}", a.shape, a.dtype) for p, a in whole.parts.items()}
+            matrix = len(whole.shape) == 2 and not whole.plain
+            found[name] = _Quantised(whole, parts) if matrix else whole.values(parts)
+        return found
 
     def arrays(self) -> dict[str, Array]:
         """The parts of all weights, as a program takes them."""
@@ -52,6 +53,20 @@ class LanguageModel:
             for name, whole in self.weights.items()
             for part, array in whole.parts.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantised:
+    """A quantised matrix of a graph: its parts are inputs."""
+
+    whole: Packed
+    parts: dict[str, Tensor]
+
+    def linear(self, x: Tensor) -> Tensor:
+        return self.whole.linear(self.parts, x)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.whole.rows(self.parts, ids)
 
 
 def load_language_model(path: str | Path) -> LanguageModel:
@@ -86,9 +101,7 @@ def _gguf(path: Path) -> LanguageModel:
     weights = _checked(config, weights)
     if family.pairs:
         weights |= _in_halves(config.head_dim, weights)
-    for name, whole in weights.items():
-        if "embd" not in name:  # of which rows are looked up
-            weights[name] = whole.in_panels()
+    weights = {name: whole.in_panels() for name, whole in weights.items()}
     return LanguageModel(path, config, weights, file.metadata)
 
 

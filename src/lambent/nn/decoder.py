@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from lambent.functional.arithmetic import where
 from lambent.functional.indexing import embedding
@@ -25,10 +26,32 @@ from lambent.graph.tensor import Tensor, iota
 from lambent.nn.attention import merge_heads, split_heads
 from lambent.nn.rotary import Rotary, rotate
 
-__all__ = ["ACTIVATIONS", "DecoderConfig", "Weights", "cache_shape", "decode", "weight_shapes"]
+__all__ = [
+    "ACTIVATIONS",
+    "DecoderConfig",
+    "Matrix",
+    "Weights",
+    "cache_shape",
+    "decode",
+    "weight_shapes",
+]
 
-Weights = Mapping[str, Tensor]
 Shape = tuple[int, ...]
+
+
+class Matrix(Protocol):
+    """A weight [out, in] that is kept in a form of its own."""
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x […, in] → […, out]."""
+        ...
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows [t, in] for ids [t]; zeros for one that is not there."""
+        ...
+
+
+Weights = Mapping[str, Tensor | Matrix]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -148,10 +171,11 @@ def decode(
     positions = iota(n)[n - t :]
     rows, columns = positions.unsqueeze(-1), iota(n)
     seen = columns <= rows
-    x = embedding(ids, weights["token_embd.weight"])
+    whole = _Part(weights, "")
+    x = whole.rows("token_embd", ids)
     x = x if c.embed_scale == 1.0 else x * c.embed_scale
     if c.rotary is None:
-        x = x + embedding(positions, weights["position_embd.weight"])
+        x = x + whole.rows("position_embd", positions)
     kept = []
     for i, cache in enumerate(caches):
         near = seen
@@ -161,7 +185,6 @@ def decode(
         kept.append(cache)
     if last:
         x = x[t - 1 :]
-    whole = _Part(weights, "")
     x = _norm(c, whole, "output_norm", x)
     head = "output" if "output.weight" in weights else "token_embd"
     return _capped(whole.linear(head, x), c.logit_cap), kept
@@ -175,10 +198,19 @@ class _Part:
     prefix: str
 
     def get(self, name: str) -> Tensor | None:
-        return self.weights.get(self.prefix + name)
+        """A vector, where it is there."""
+        found = self.weights.get(self.prefix + name)
+        return found if isinstance(found, Tensor) else None
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        return linear(x, self.weights[f"{self.prefix}{name}.weight"], self.get(f"{name}.bias"))
+        w, bias = self.weights[f"{self.prefix}{name}.weight"], self.get(f"{name}.bias")
+        if isinstance(w, Tensor):
+            return linear(x, w, bias)
+        return w.linear(x) if bias is None else w.linear(x) + bias
+
+    def rows(self, name: str, ids: Tensor) -> Tensor:
+        w = self.weights[f"{self.prefix}{name}.weight"]
+        return embedding(ids, w) if isinstance(w, Tensor) else w.rows(ids)
 
 
 def _layer(

@@ -1,9 +1,10 @@
 """Quantised formats as rows of a table: where a block keeps its parts, and what they mean.
 
 A block of a row holds scales and packed integers. `packed` takes the blocks apart into one array a
-part, without a bit more than the file has; the formula of a format says what the numbers are. A
-formula is written once, with operators that arrays and Tensors share: over arrays it is the
-yardstick, over Tensors it is a graph of ordinary primitives that ends up inside of a kernel.
+part, without a bit more than the file has; the formula of a format says which integers they hold,
+and the scale and the offset of each group of them. A formula is written once, with operators that
+arrays and Tensors share: over arrays it is the yardstick, over Tensors it is a graph of ordinary
+primitives that ends up inside of a kernel.
 
 Layouts: ggml's `ggml-common.h` and `ggml-quants.c`.
 """
@@ -21,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from lambent.functional.indexing import embedding
 from lambent.graph.tensor import iota
 
 if TYPE_CHECKING:
     from lambent.frontends.gguf.reader import Stored
+    from lambent.graph.dim import Size
+    from lambent.graph.tensor import Tensor
 
-__all__ = ["FORMATS", "NUMBERS", "Format", "Packed", "dequantise", "packed"]
+__all__ = ["FORMATS", "NUMBERS", "Format", "Groups", "Packed", "dequantise", "packed"]
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Any]
@@ -52,13 +56,38 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`number` is ggml's; a block of so many elements takes so many bytes; `meaning` gives them."""
+    """`number` is ggml's; a block of so many elements takes so many bytes; `meaning`: Groups."""
 
     number: int
     block: int
     bytes: int
     parts: dict[str, Part]
-    meaning: Callable[[Parts], Any]
+    meaning: Callable[[Parts], Groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Numbers scale · q + offset: q [..., groups, n], scale and offset [..., groups] if any.
+
+    The groups of a row may be several dims.
+    """
+
+    q: Any
+    scale: Any = None
+    offset: Any = None
+
+    def values(self, shape: tuple[Size, ...]) -> Any:
+        """The numbers themselves."""
+        found = self.q if self.scale is None else self.q * self.scale[..., None]
+        return (found if self.offset is None else found + self.offset[..., None]).reshape(shape)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x […, in] → […, out] for q [out, groups, n]: a scale stands outside of its group's sum,
+        and an offset meets the sum of x alone."""
+        parts = x.reshape(*x.shape[:-1], 1, *self.q.shape[1:])
+        over = tuple(range(1 - self.q.ndim, 0))[1:]
+        y: Tensor = ((parts * self.q).sum(-1) * self.scale).sum(over)
+        return y if self.offset is None else y + (parts.sum(-1) * self.offset).sum(over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +99,43 @@ class Packed:
     parts: dict[str, Array]
     panels: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is an array of numbers as they are."""
+        return FORMATS[self.format].block == 1
+
     def values(self, parts: Parts) -> Any:
         """float32 values of the whole shape, of the parts as arrays or as Tensors."""
+        return self._groups(parts).values(self.shape)
+
+    def linear(self, parts: Parts, x: Tensor) -> Tensor:
+        """x […, in] times a quantised matrix [out, in] whose parts are Tensors."""
+        return self._groups(parts).linear(x)
+
+    def rows(self, parts: Parts, ids: Tensor) -> Tensor:
+        """Rows [t, in] of a quantised matrix whose parts are Tensors, for ids [t]."""
+        if self.panels:
+            width = math.gcd(self.shape[0], PANEL)
+            lane = iota(width) == (ids % width)[:, None, None]
+            found = {k: (lane * embedding(ids // width, p)).sum(-1) for k, p in parts.items()}
+        else:
+            found = {k: embedding(ids, p) for k, p in parts.items()}
+        form, (t,), row = FORMATS[self.format], ids.shape, self.shape[1]
+        blocks = {k: p.reshape(t, row // form.block, -1) for k, p in found.items()}
+        values: Tensor = form.meaning(blocks).values((t, row))
+        return values
+
+    def _groups(self, parts: Parts) -> Groups:
         form = FORMATS[self.format]
         if self.panels:
             rows, row = self.shape
             parts = {k: p.mT.reshape(rows, row // form.block, -1) for k, p in parts.items()}
-        return form.meaning(parts).reshape(self.shape)
+        return form.meaning(parts)
 
     def in_panels(self) -> Packed:
         """A quantised matrix with its parts as [rows / w, .., w]: a vector reads w rows at once."""
         width = math.gcd(self.shape[0], PANEL)
-        if FORMATS[self.format].block == 1 or len(self.shape) != 2 or width < 8:
+        if self.plain or len(self.shape) != 2 or width < 8:
             return self
         cut = {k: p.reshape(-1, width, math.prod(p.shape[1:])) for k, p in self.parts.items()}
         parts = {k: np.ascontiguousarray(p.mT) for k, p in cut.items()}
@@ -145,15 +199,19 @@ def _fives(p: Parts) -> Any:
     return _nibbles(p) + _joined(_planes(p["high"], 1), 32) * 16.0
 
 
-def _k_scales(p: Parts) -> Any:
-    """Scales and offsets [..., 2, 8]: six bits each, four and two apart."""
-    six = _planes(p["low"], 4) + _joined(_planes(p["two"], 2), 2, 8) * 16.0
-    return _f32(p["d"])[..., None] * six
+def _scaled(p: Parts, q: Any) -> Groups:
+    return Groups(q, _f32(p["d"])[..., 0])
 
 
-def _k_values(p: Parts, q: Any) -> Any:
-    s = _k_scales(p)
-    return s[..., 0, :, None] * q - s[..., 1, :, None]
+def _around(p: Parts, q: Any, middle: float) -> Groups:
+    """d · (q − middle)."""
+    d = _f32(p["d"])[..., 0]
+    return Groups(q, d, d * -middle)
+
+
+def _above(p: Parts, q: Any) -> Groups:
+    """d · q + m."""
+    return Groups(q, _f32(p["d"])[..., 0], _f32(p["m"])[..., 0])
 
 
 def _k_nibbles(p: Parts) -> Any:
@@ -162,11 +220,18 @@ def _k_nibbles(p: Parts) -> Any:
     return q.reshape(*q.shape[:-3], 8, 32)
 
 
-def _q6_k(p: Parts) -> Any:
+def _k_groups(p: Parts, q: Any) -> Groups:
+    """Of q [..., 8, 32]: scales and offsets [..., 2, 8] have six bits each, four and two apart."""
+    six = _planes(p["low"], 4) + _joined(_planes(p["two"], 2), 2, 8) * 16.0
+    s = _f32(p["d"])[..., None] * six
+    return Groups(q, s[..., 0, :], -s[..., 1, :])
+
+
+def _q6_k(p: Parts) -> Groups:
     low = _joined(_planes(_grouped(p["q"], 2, 64), 4), 128)
     high = _joined(_planes(_grouped(p["high"], 2, 32), 2), 128)
-    q = _joined(low + high * 16.0 - 32.0, 16, 16)
-    return (_f32(p["d"]) * _f32(p["scales"]))[..., None] * q
+    s = _f32(p["d"]) * _f32(p["scales"])
+    return Groups(_joined(low + high * 16.0, 16, 16), s, s * -32.0)
 
 
 # ---- rearrangements --------------------------------------------------------------------------
@@ -196,7 +261,7 @@ def _high_twos(x: Array) -> Array:
 
 def _plain(number: int, dtype: Any) -> Format:
     size = np.dtype(dtype).itemsize
-    return Format(number, 1, size, {"x": Part(0, size, dtype)}, lambda p: _f32(p["x"]))
+    return Format(number, 1, size, {"x": Part(0, size, dtype)}, lambda p: Groups(_f32(p["x"])))
 
 
 _HALF, _BYTE = np.float16, np.uint8
@@ -212,34 +277,34 @@ FORMATS: dict[str, Format] = {
     "BF16": _plain(30, ml_dtypes.bfloat16),
     "Q8_0": Format(
         8, 32, 34, {"d": Part(0, 2, _HALF), "q": Part(2, 34, np.int8)},
-        lambda p: _f32(p["d"]) * _f32(p["q"]),
+        lambda p: _scaled(p, _f32(p["q"])),
     ),
     "Q4_0": Format(
         2, 32, 18, {"d": Part(0, 2, _HALF), "q": Part(2, 18, _BYTE)},
-        lambda p: _f32(p["d"]) * (_nibbles(p) - 8.0),
+        lambda p: _around(p, _nibbles(p), 8.0),
     ),
     "Q4_1": Format(
         3, 32, 20, {"d": Part(0, 2, _HALF), "m": Part(2, 4, _HALF), "q": Part(4, 20, _BYTE)},
-        lambda p: _f32(p["d"]) * _nibbles(p) + _f32(p["m"]),
+        lambda p: _above(p, _nibbles(p)),
     ),
     "Q5_0": Format(
         6, 32, 22,
         {"d": Part(0, 2, _HALF), "high": Part(2, 6, _BYTE, _bit_planes), "q": Part(6, 22, _BYTE)},
-        lambda p: _f32(p["d"]) * (_fives(p) - 16.0),
+        lambda p: _around(p, _fives(p), 16.0),
     ),
     "Q5_1": Format(
         7, 32, 24,
         {"d": Part(0, 2, _HALF), "m": Part(2, 4, _HALF),
          "high": Part(4, 8, _BYTE, _bit_planes), "q": Part(8, 24, _BYTE)},
-        lambda p: _f32(p["d"]) * _fives(p) + _f32(p["m"]),
+        lambda p: _above(p, _fives(p)),
     ),
     "Q4_K": Format(
         12, 256, 144, _K_SCALES | {"q": Part(16, 144, _BYTE)},
-        lambda p: _k_values(p, _k_nibbles(p)),
+        lambda p: _k_groups(p, _k_nibbles(p)),
     ),
     "Q5_K": Format(
         13, 256, 176, _K_SCALES | {"high": Part(16, 48, _BYTE), "q": Part(48, 176, _BYTE)},
-        lambda p: _k_values(p, _k_nibbles(p) + _planes(p["high"], 1) * 16.0),
+        lambda p: _k_groups(p, _k_nibbles(p) + _planes(p["high"], 1) * 16.0),
     ),
     "Q6_K": Format(
         14, 256, 210,

@@ -25,7 +25,7 @@ from random_graphs import OPTIONS, matmul, random_graph, softmax, swapped, total
 
 from lambent.algebra import egraph
 from lambent.algebra.egraph import ClassRef, saturate
-from lambent.algebra.saturate import Session, is_finite
+from lambent.algebra.saturate import Session
 from lambent.algebra.translate import translate
 from lambent.explain.report import count_programs
 from lambent.functional import arithmetic as m
@@ -33,7 +33,7 @@ from lambent.functional import indexing, operands
 from lambent.functional import shaping as s
 from lambent.graph import tensor as t
 from lambent.graph.dim import Dim, values_in
-from lambent.graph.node import topo
+from lambent.graph.node import is_finite, topo
 
 
 def faults(saturated, outputs, seed=0, symbols=None):

@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import numpy as np
 from egglog.bindings import EGraph
 
 from lambent.algebra.facts import DECLARATIONS, fact_rules
@@ -33,7 +31,7 @@ from lambent.graph.dim import (
     representative,
     terms_of,
 )
-from lambent.graph.node import Weight
+from lambent.graph.node import is_finite
 from lambent.graph.prove import Prover, substitute
 
 HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINARY, *REDUCTIONS)} | {
@@ -88,16 +86,6 @@ def name_bits(translation: Translation, part: int, few: int) -> Bits:
     of = {a: bit for bit, a in enumerate(used)}
     cuts = ((of[a], len(used) + 2 * i, len(used) + 2 * i + 1) for i, a in enumerate(long))
     return Bits(of, (*(extents[a] for a in used), *parts), tuple(cuts))
-
-
-_FINITE: WeakKeyDictionary[Weight, bool] = WeakKeyDictionary()
-
-
-def is_finite(weight: Weight) -> bool:
-    """True if no element is infinite or NaN. Looked at once."""
-    if weight not in _FINITE:
-        _FINITE[weight] = bool(np.isfinite(weight.array).all())
-    return _FINITE[weight]
 
 
 class Session:

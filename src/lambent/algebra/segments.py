@@ -15,8 +15,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lambent.algebra.saturate import is_finite
-from lambent.graph.node import Node, Weight, above, make, topo
+from lambent.graph.node import Node, Weight, above, is_finite, make, topo
 from lambent.graph.ops import REDUCE, VIEWS
 
 

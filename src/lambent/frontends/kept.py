@@ -23,49 +23,59 @@ if TYPE_CHECKING:
     from lambent.runtime.program import Program
     from lambent.search.driver import Progress
 
+Array = np.ndarray[Any, Any]
+Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 LIMIT = 4 << 30
 """Bytes of programs that are kept."""
 
 
 def compiled(
-    outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    outputs: Outputs,
     *,
     device: str = "cpu",
     budget: float = 60.0,
     seed: int = 0,
     progress: bool | Callable[[Progress], None] = True,
+    key: str | None = None,
 ) -> Program:
     """As `lambent.compile`, or the program that an earlier call of equal meaning kept.
 
-    Weights that a kept program reads as they are stay the arrays of the graph.
+    Weights that a kept program reads as they are stay the arrays of the graph. `key` is what
+    `graph_key` says, for who knows it already.
     """
-    from lambent.compiler import compile
-
-    key = program_key("graph", device, (_meaning(outputs), budget, seed))
-    kept = load_program(key)
+    key = key or graph_key(outputs, device, budget, seed)
+    given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
+    kept = load_program(key, given)
     if kept is not None:
-        given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
-        for part in (*kept.narrower, kept):
-            slots = zip(part.manifest.weights, part.weights, strict=True)
-            part.weights = [_shared(given.get(slot.name), array) for slot, array in slots]
         return kept
+    from lambent.compiler import compile  # and what it searches with: a second, which a hit saves
+
     program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress)
     if not program.explain()["interrupted"]:
         save_program(key, program)
     return program
 
 
-def program_key(name: str, device: str, what: tuple[object, ...]) -> str:
+def graph_key(outputs: Outputs, device: str, budget: float, seed: int) -> str:
+    """The file of a graph's program."""
+    return program_key("graph", device, (_meaning(outputs), budget, seed))
+
+
+def program_key(name: str, device: str, what: tuple[object, ...], kind: str = "lambent") -> str:
     """The file of a program in the cache: what it computes, where, and by which compiler."""
     from lambent.backends.base import get
     from lambent.search.database import code_version
 
     version = code_version(".")  # of all: what writes the graph, and what puts kernels together
-    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.lambent"
+    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.{kind}"
 
 
-def load_program(key: str) -> Program | None:
-    """The cached program, or None: not there, or no longer readable."""
+def load_program(key: str, given: Mapping[str, Array] | None = None) -> Program | None:
+    """The cached program, or None: not there, or no longer readable.
+
+    Args:
+        given: weights by name, which take the place of equal ones in the file.
+    """
     path = cache_dir() / key
     if not path.is_file():
         return None
@@ -77,6 +87,9 @@ def load_program(key: str) -> Program | None:
     except (ValueError, OSError) as error:
         print(f"cached program not usable, searching anew: {error}", file=sys.stderr)
         return None
+    for part in (*found.narrower, found) if given else ():
+        slots = zip(part.manifest.weights, part.weights, strict=True)
+        part.weights = [_shared((given or {}).get(slot.name), array) for slot, array in slots]
     return found
 
 
@@ -93,7 +106,7 @@ def save_program(key: str, program: Program) -> None:
 
 def _prune() -> None:
     """Remove what was not used for longest, until the rest is within the limit."""
-    files = [(p.stat(), p) for p in (cache_dir() / "programs").glob("*.lambent")]
+    files = [(p.stat(), p) for p in (cache_dir() / "programs").iterdir()]
     total = 0
     for stat, path in sorted(files, key=lambda f: (-f[0].st_mtime, f[1])):
         total += stat.st_size
@@ -104,12 +117,12 @@ def _prune() -> None:
 # ---- what a graph means ------------------------------------------------------------------------
 
 
-def _nodes(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> list[Node]:
+def _nodes(outputs: Outputs) -> list[Node]:
     found = [outputs] if isinstance(outputs, Tensor) else outputs
     return [t.node for t in (found.values() if isinstance(found, Mapping) else found)]
 
 
-def _meaning(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> tuple[object, ...]:
+def _meaning(outputs: Outputs) -> tuple[object, ...]:
     """All that the program of a graph depends on: nodes, names, sizes and facts, and weights."""
     from lambent.algebra.segments import abstract
     from lambent.graph.dim import declared, symbols_in
@@ -122,15 +135,16 @@ def _meaning(outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> tuple
     return (
         segment.key, form, [n.name for n in (*instance.inputs, *instance.weights)],
         [str(declared(a)) for a in sorted(atoms)], known,
-        [_contents(n.attr.array) for n in instance.weights],
+        [contents(n.attr.array) for n in instance.weights],
     )  # fmt: skip
 
 
-def _contents(array: np.ndarray[Any, Any]) -> str:
+def contents(array: Array) -> str:
+    """A hash of an array's elements, in row-major order."""
     return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
-def _shared(given: np.ndarray[Any, Any] | None, kept: np.ndarray[Any, Any]) -> Any:
+def _shared(given: Array | None, kept: Array) -> Any:
     """The graph's own array where it has the same elements in the order that code reads."""
     if given is None or (given.shape, given.dtype) != (kept.shape, kept.dtype):
         return kept

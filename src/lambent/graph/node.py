@@ -28,6 +28,16 @@ class Weight:
     array: np.ndarray[Any, Any] = field(repr=False)
 
 
+_finite: weakref.WeakKeyDictionary[Weight, bool] = weakref.WeakKeyDictionary()
+
+
+def is_finite(weight: Weight) -> bool:
+    """True if no element is infinite or NaN. Looked at once."""
+    if weight not in _finite:
+        _finite[weight] = bool(np.isfinite(weight.array).all())
+    return _finite[weight]
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:
     """One value of the graph. Made by `make` only: equal nodes are one object."""

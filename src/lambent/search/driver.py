@@ -19,6 +19,7 @@ from typing import Any
 from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.rewrite import merged
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import LAUNCH, Bounder, prices
 from lambent.search.canonical import Canonical, canonical
@@ -229,7 +230,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         for c in found.candidates:
-            form = canonical(c.kernel)
+            form = canonical(merged(c.kernel))
             bound = bounder.bound(c.kernel)
             entries.append(Entry(form, c.root, c.reductions, c.basic, bound, bench.known(form)))
         return Region(work, entries, Problem(found.candidates, outputs), found.capped)

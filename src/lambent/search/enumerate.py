@@ -39,6 +39,7 @@ from lambent.search.space import (
 MAX_REDUCTIONS = 6  # reductions fused in one kernel
 KERNELS = 0.5  # the share of kept bodies that become kernels; all of them are parts of others
 NEAR = 0.05  # ranks that differ by less are equally good
+FAR = 2.0  # a rank so many times the least comes after all others
 SAME = 1 + 1e-9  # work that differs less is the same
 
 
@@ -106,7 +107,7 @@ class _Search:
                 self.products |= self.reduction_bit[family]
         self.uids: dict[Any, int] = {}
         self.part_work: list[float] = []
-        self.own = cache(self._own)
+        self.alone, self.repeats = cache(self._alone), cache(space.repeats)
         self.shared = cache(self._shared)
         self.leaf_costs = cache(self._leaf_costs)
         self.needed = cache(self._needed)
@@ -120,9 +121,15 @@ class _Search:
         """Seconds to read a buffer of weights; others are leaves."""
         return self.size[name] * self.space.prices.byte if self.space.at_load(name) else 0.0
 
-    def _own(self, c: int, alt: Alt) -> float:
+    def _alone(self, c: int, alt: Alt) -> float:
         read = self.reading(str(alt.args[0])) if alt.op == "in" else 0.0
         return read + own_cost(self.space, c, alt)
+
+    def own(self, c: int, alt: Alt, kids: Sequence[Body]) -> float:
+        """Seconds of an alternative, and of the operands where they are computed again."""
+        times = self.repeats(alt)
+        again = ((n - 1) * k.work for n, k in zip(times, kids, strict=True) if k.alt)
+        return self.alone(c, alt) + sum(again)
 
     def _shared(self, parts: int) -> float:
         """Seconds of a set of parts."""
@@ -189,7 +196,7 @@ class _Search:
             name = (body.cls, body.alt, tuple(k.uid for k in body.kids))
             body.uid = self.uids.setdefault(name, len(self.uids))
             if body.uid == len(self.part_work):
-                own = body.work if body.alt is None else self.own(body.cls, body.alt)
+                own = body.work if body.alt is None else self.own(body.cls, body.alt, body.kids)
                 self.part_work.append(own)
             if self.part_work[body.uid]:
                 body.parts |= 1 << body.uid
@@ -217,7 +224,7 @@ class _Search:
         for b in kids:
             leaves, reductions = leaves | b.leaves, reductions | b.reductions
             parts |= b.parts
-        work = self.shared(parts) + self.own(c, alt)
+        work = self.shared(parts) + self.own(c, alt, kids)
         body = Body(c, alt, tuple(kids), leaves, reductions, parts, work, basic)
         self.number(body)
         return body
@@ -230,14 +237,14 @@ class _Search:
         old, itself = self.table[c], 1 << self.space.item[c] if c in self.space.item else 0
         found = dict(old)
         for alt in self.space.alts[c]:
-            own, reduction = self.own(c, alt), self.reduction(c, alt)
+            reduction = self.reduction(c, alt)
             for (leaves, inside), (parts, work, kids) in self.combine(c, alt).items():
                 if leaves & itself or inside & reduction:  # it passes through its own class again
                     continue
                 key = leaves, inside | reduction
-                best = found.get(key)
-                if best is None or ((work + own) * SAME < best.work and not best.basic):
-                    found[key] = Body(c, alt, kids, *key, parts, work + own)
+                best, whole = found.get(key), work + self.own(c, alt, kids)
+                if best is None or (whole * SAME < best.work and not best.basic):
+                    found[key] = Body(c, alt, kids, *key, parts, whole)
         self.table[c] = self.kept(c, found)
         for body in self.table[c].values():
             self.number(body)
@@ -280,7 +287,7 @@ class _Search:
         Else forms of a value that differ in a constant or a bias would drive out ways to fuse.
         """
         better: Counter[int] = Counter()
-        places: dict[Key, int] = {}
+        places: dict[Key, tuple[bool, int]] = {}
         ranks = {key: self.rank(key[0], w) for key, w in work.items()}
         least = min(ranks.values(), default=0.0)
 
@@ -290,7 +297,7 @@ class _Search:
 
         for key in sorted(work, key=order):
             products = key[1] & self.products
-            places[key] = better[products]
+            places[key] = ranks[key] > FAR * least, better[products]
             better[products] += 1
         return sorted(places, key=places.__getitem__)
 

@@ -7,19 +7,22 @@ that a contraction is one alternative and its last multiplication is free.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from itertools import combinations
 from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import Saturated
 from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS
+from lambent.backends.base import Calibration
+from lambent.backends.roles import outermost_first
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
+from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import steps
 from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
@@ -37,6 +40,7 @@ class Prices(NamedTuple):
     op: float
     byte: float
     launch: float
+    device: Calibration | None = None  # where products of matrices and repeated work count
 
 
 class Alt(NamedTuple):
@@ -76,6 +80,7 @@ class Space:
     family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
     chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
     roots: dict[str, int] = field(default_factory=dict)
+    beside: set[tuple[int, int]] = field(default_factory=set)  # axes that are one dim somewhere
     _sizes: tuple[int, ...] = ()
 
     def volume(self, mask: int) -> float:
@@ -104,6 +109,16 @@ class Space:
         """Bytes of an input that some kernel may read at least: its largest access."""
         loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
         return min(self.source.buffers[name].bytes, max(map(self.bytes, loads), default=0.0))
+
+    def repeats(self, alt: Alt) -> list[float]:
+        """How often operands are computed: a reduction's for each tile of other axes, alone."""
+        device, bound = self.prices.device, mask_of(alt.args[0]) if alt.op in REDUCTIONS else 0
+        if not (bound and device and device.held):
+            return [1.0] * len(alt.kids)
+        free, whole = [self.free[k] for k in alt.kids], _union(self, alt.kids) | bound
+        tiles = [self.volume(whole & ~f) / device.held for f in free]
+        cores = [device.threads / self.volume(f & ~bound) for f in free]
+        return [max(1.0, *both) for both in zip(tiles, cores, strict=True)]
 
     def divides(self, cls: int, const: Const) -> bool:
         """Whether values of the class may be divided by a constant: integers only by one."""
@@ -201,7 +216,7 @@ def _grouped(alt: Alt, groups: Groups) -> Iterator[Alt]:
     front, factors = _factors(alt)
     most = len(factors) - (alt.op in ("mul", "add"))  # all of them: the class itself
     for size in range(2, most + 1):
-        for positions in combinations(range(len(factors)), size):
+        for positions in itertools.combinations(range(len(factors)), size):
             group = groups.get(tuple(factors[i] for i in positions))
             if group is not None:
                 c, (n, d, k) = group
@@ -242,9 +257,11 @@ def own_cost(space: Space, c: int, alt: Alt) -> float:
         work = _product(space, factors) + scaled * least
     elif alt.op in REDUCTIONS:  # a product and its sum: two operations
         whole = space.volume(_union(space, alt.kids) | mask_of(alt.args[0]))
-        groups = [[factors[i] for i in g] for g in sides(space, factors)]
-        work = sum(_product(space, g) for g in groups) + len(groups) * whole + scaled * out
-        work += sum(space.points(a) * (2 + MATH) for a in front)
+        groups = [[alt.kids[i] for i in g] for g in sides(space, alt.kids)]
+        device, dtype = space.prices.device, space.source.classes[c].dtype
+        unit = device.rate(float32) / device.rate(dtype) if device and len(groups) > 1 else 1.0
+        work = sum(_product(space, g) for g in groups) + unit * len(groups) * whole + scaled * out
+        work += sum(space.points(a) * (2 + MATH) / 2 for a in front)  # two share it
     else:
         work = out * (MATH if alt.op in TRANSCENDENTAL else 1.0)
     return work * space.prices.op
@@ -357,6 +374,10 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     Returns the groups of factors that have become a stored class.
     """
     source = space.source
+    loads = [a.args[1] for alts in space.alts.values() for a in alts if a.op == "in"]
+    for i in dict.fromkeys(itertools.chain(*loads, *(r.index for r in source.roots))):
+        own, step = itertools.permutations(steps(i), 2), steps(i)
+        space.beside |= {(a, b) for a, b in own if step[a] == step[b] * source.extents[b]}
     for r in source.roots:
         space.by_name[r.name] = len(space.stored)
         space.item.setdefault(r.cls, len(space.stored))
@@ -368,7 +389,10 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     uses = Counter(k for k, _ in pairs)
     rows = {k for k, c in pairs if space.points(c) >= 2 * space.points(k)}  # repeated
     load = {c: space.prices.launch + space.bytes(c) * space.prices.byte for c in reached}
-    dear = [c for c in reached if space.compute(c) and space.cost[c] > load[c]]
+    best = [space.best[c] for c in reached]
+    again = [pair for a in best for pair in zip(a.kids, space.repeats(a), strict=True)]
+    times = dict(sorted(again, key=lambda found: found[1]))  # the most
+    dear = [c for c in reached if space.compute(c) and space.cost[c] * times.get(c, 1.0) > load[c]]
     wanted += [_narrow(space, c) for c in dear if uses[c] > 1 or c in rows]
     by_factors = {
         f: (c, k)
@@ -457,17 +481,24 @@ def _store(space: Space, c: int) -> None:
     extents, dtype = space.source.extents, space.source.classes[c].dtype
     if any(part in order for _, part, _ in space.source.cuts):  # parts are added up as they are
         dtype = dtype.compute
-    buffer = Buffer(name, dtype, tuple(extents[a] for a in order), space.weights(c))
+    shape, index = list[Size](), list[Size]()
+    for before, a in itertools.pairwise((-1, *order)):
+        if (before, a) not in space.beside or space.weights(c):
+            shape, index = [*shape, 1], [*index, 0]
+        shape[-1], index[-1] = shape[-1] * extents[a], index[-1] * extents[a] + axis(a)
+    buffer = Buffer(name, dtype, tuple(shape), space.weights(c))
     space.item[c] = space.by_name[name] = len(space.stored)
-    space.stored.append(Stored(c, buffer, tuple(axis(a) for a in order)))
+    space.stored.append(Stored(c, buffer, tuple(index)))
 
 
 def layout(space: Space, c: int) -> list[int]:
-    """The order of the axes of a stored class: as its inputs have them, activations first.
+    """The order of the axes of a stored class: as results, then inputs have them.
 
     For a class of weights the axis that only it brings to a contraction comes last.
     """
-    order: dict[int, None] = {}
+    order = {part: None for _, part, _ in space.source.cuts}
+    for i in itertools.chain(*(r.index for r in space.source.roots)):
+        order.update(dict.fromkeys(outermost_first(i)))
     seen: set[int] = set()
 
     def visit(k: int) -> None:
@@ -476,7 +507,7 @@ def layout(space: Space, c: int) -> list[int]:
         seen.add(k)
         alt = space.best[k]
         if alt.op == "in":
-            order.update(dict.fromkeys(a for i in alt.args[1] for a in sorted(axes_in(i))))
+            order.update(dict.fromkeys(a for i in alt.args[1] for a in outermost_first(i)))
         front, rest = _factors(alt)
         for kid in (*front, *sorted(rest, key=lambda x: (space.weights(x), x))):
             visit(kid)

@@ -23,6 +23,7 @@ CYCLE: dict[int, dict[str, int]] = {
     100: {"float16": 8192, "bfloat16": 8192, "float32": 256, "float64": 128, "int32": 128},
 }
 NEAR = 3.0  # how much faster than memory the second-level cache is at most
+HELD = 256  # places of an axis whose results one processor keeps in its registers
 WIDER = {"int64": 0.5, "int16": 2.0, "int8": 4.0, "uint8": 4.0, "bool": 4.0}
 
 
@@ -46,4 +47,5 @@ def figures(gpu: Device, key: str, launch: float) -> Calibration:
     memory = 2e3 * gpu.attribute("MEMORY_CLOCK_RATE") * gpu.attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
     levels = ((gpu.attribute("L2_CACHE_SIZE"), NEAR * memory), (1 << 62, memory))
     flops = {dtype: processors * rate for dtype, rate in one.items()}
-    return Calibration(key, processors, flops, levels, launch, one | {"read": memory / processors})
+    one |= {"read": memory / processors}
+    return Calibration(key, processors, flops, levels, launch, one, HELD)

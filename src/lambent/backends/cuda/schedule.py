@@ -92,6 +92,7 @@ WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384
 FIRST = {
     "rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64, "reduced": 64
 }  # fmt: skip
+SUMS = 49152  # elements that all sums of a kernel have, for 8 warps
 FILLED = 64  # results at once, where lanes are fewer: rows make them up
 
 
@@ -155,6 +156,7 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
 def _fit(s: Structure, tiles: dict[int, int]) -> None:
     """Halve tiles, the largest first, until what is loaded and summed fits the registers."""
     held = [t.free for t in s.terms if t.op == "in" or t.axes]
+    sums = [t.free for t in s.terms if t.axes]
 
     def size(i: int) -> int:
         return pow2(min(tiles.get(i, s.most[i]), s.most[i]))
@@ -162,7 +164,7 @@ def _fit(s: Structure, tiles: dict[int, int]) -> None:
     def volume(axes: frozenset[int]) -> int:
         return math.prod(map(size, axes))
 
-    while volume(largest := max(held, key=volume)) > LARGEST // 2:
+    while volume(largest := max(held, key=volume)) > LARGEST // 2 or sum(map(volume, sums)) > SUMS:
         i = max(largest, key=lambda i: (size(i), i))
         tiles[i] = size(i) // 2
 

@@ -40,6 +40,7 @@ OPS = {"exp2": 12.0, "log2": 18.0, "sin": 22.0, "recip": 6.0, "sqrt": 6.0, "mod"
 MOVED, STRIDED, PACKED = 1.0, 10.0, 4.0  # contiguous; one lane at a time; into a product's panels
 PRODUCT = 0.85  # of the peak, that a product reaches in full register blocks
 REGISTERS = 16  # of vectors; a block with more accumulators and operands spills
+UNIT = 8192.0  # places of a tile that a matrix unit takes twice as long for as for its products
 TASK = 2e-7  # seconds to hand a task to a core
 STEP = 2e-8  # seconds of a statement, however small its tile
 
@@ -146,14 +147,17 @@ class _Model:
         last = max((i for i in b - a if self.sizes[i] > 1), default=-1)
         padded = -(-columns // 8) * 8
         work = batch * rows * padded * depth * 2 / PRODUCT
-        seconds = work / self.rate(v.dtype) * self.block(rows)
+        seconds = work / self.rate(v.dtype) * self.block(rows, columns)
         if isinstance(v.b, Load) and self.stride(last, v.b) != 1:
             seconds += batch * columns * depth * PACKED / self.lanes(v.dtype)
         return seconds
 
-    def block(self, rows: float) -> float:
+    def block(self, rows: float, columns: float) -> float:
         """How much slower than the peak the register block is: it loads more than it multiplies,
-        has too few sums to hide the latency of one, or does not fit the registers."""
+        has too few sums to hide the latency of one, or does not fit the registers. A matrix unit
+        multiplies whole tiles, and waits for the operands of small ones."""
+        if self.calibration.held:
+            return 1 + UNIT / (rows * columns)
         r, n = self.program.schedule.block
         r = max(1, min(r, int(rows)))
         spills = 2.0 if r * n + n + 1 >= REGISTERS else 1.0

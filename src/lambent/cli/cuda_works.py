@@ -147,6 +147,33 @@ def attention(
     return Work(name, "TFLOP/s", work, shapes, graph, naive, peers)
 
 
+def attention_backward(heads: int, d: int, n: int, batch: int = 4) -> Work:
+    """Causal attention and its gradients, where g is the gradient by its result."""
+    forward = attention(heads, d, CAUSAL, n, batch)
+
+    def graph(t: Tensors) -> Any:
+        import lambent as lt
+
+        out = forward.build(t)
+        by_q, by_k, by_v = lt.grad((out * t["g"]).sum(), [t[name] for name in "qkv"])
+        return {"by_q": by_q, "by_k": by_k, "by_v": by_v, "out": out}
+
+    def with_grad(run: Callable[[Tensors], Any]) -> Callable[[Tensors], Any]:
+        def both(t: Tensors) -> Any:
+            import torch
+
+            with torch.enable_grad():
+                leaves = {name: t[name].detach().requires_grad_() for name in "qkv"}
+                return torch.autograd.grad(run(leaves), [*leaves.values()], t["g"])[0]
+
+        return both
+
+    shapes = forward.shapes | {"g": forward.shapes["q"]}
+    peers = {name: with_grad(run) for name, run in forward.peers.items()}
+    name, work = f"{forward.name}, backward", 3.5 * forward.amount
+    return Work(name, "TFLOP/s", work, shapes, graph, with_grad(forward.naive), peers)
+
+
 def flexible(change: Change, rows: int, n: int, grouped: bool) -> Callable[[Tensors], Any]:
     """FlexAttention, compiled, with the mask's blocks made once."""
     held: dict[str, Any] = {}

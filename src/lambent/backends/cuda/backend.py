@@ -31,7 +31,7 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
-COMPILE_LIMIT = 20.0  # seconds for one kernel; what takes longer is no kernel that is fast
+COMPILE_LIMIT = 30.0  # seconds for one kernel; what takes longer is no kernel that is fast
 WARP = 32
 MOST = 256  # elements of a tile for each thread, which has 255 registers
 REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)

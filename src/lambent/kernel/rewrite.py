@@ -27,12 +27,13 @@ def rebuilt(
     terms: Terms,
     t: Term,
     f: Rewrite,
-    axes: Mapping[int, int | None] = {},
+    axes: Mapping[int, Size] = {},
     buffers: Mapping[str, str] = {},
 ) -> Term:
-    """t with f applied to its operands (also inside its indices); its own axes and buffer renamed.
+    """t with f applied to its operands (also inside its indices); its own axes replaced.
 
-    An axis that becomes None is gone. Constant conditions and sums with 0 vanish.
+    A reduction is then over the axes that its own became. Constant conditions and sums with 0
+    vanish.
     """
     kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
@@ -43,7 +44,7 @@ def rebuilt(
         case "val":
             args = (reindexed(t.args[0], f, axes),)
         case "sum" | "max" | "fold" | "part":
-            args = (frozenset(axes.get(a, a) for a in t.axes) - {None},)
+            args = (frozenset[int]().union(*(axes_in(axes.get(a, axis(a))) for a in t.axes)),)
         case "not" if kids[0].op == "const":
             return terms.const(1 - kids[0].args[0], bool_)
         case "mask" | "select" if kids[0].op == "const":
@@ -59,7 +60,7 @@ def rebuilt(
 def everywhere(
     terms: Terms,
     rule: Rewrite = lambda t: t,
-    axes: Mapping[int, int | None] = {},
+    axes: Mapping[int, Size] = {},
     buffers: Mapping[str, str] = {},
 ) -> Rewrite:
     """Terms rebuilt from the operands up, the rule applied to each."""
@@ -73,17 +74,15 @@ def everywhere(
     return rewritten
 
 
-def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, int | None] = {}) -> Size:
-    """The index expression with f applied to the values in it, and axes renamed."""
+def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, Size] = {}) -> Size:
+    """The index expression with f applied to the values in it, and axes replaced."""
     if not values_in(index) and not axes_in(index) & axes.keys():
         return index
 
     def atom(a: Atom) -> Size | None:
         if a.kind == "value":
             return value(f(a.args[0]))
-        if a.kind != "axis" or a.args[0] not in axes:
-            return None
-        return 0 if (new := axes[a.args[0]]) is None else axis(new)
+        return axes.get(a.args[0]) if a.kind == "axis" else None
 
     return substitute(index, atom)
 
@@ -117,8 +116,8 @@ def free_axes(output: Output) -> frozenset[int]:
 
 def steps(index: Size) -> dict[int, int]:
     """How far the index moves along each axis that one term of it has, alone."""
-    parts = [(c, m[0][0]) for c, m in terms_of(index) if len(m) == 1 and m[0][1] == 1]
-    alone = {a.args[0]: c for c, a in parts if a.kind == "axis"}
+    every = ((c, m, *atom) for c, m in terms_of(index) for atom in m)
+    alone = {a.args[0]: c for c, m, a, n in every if a.kind == "axis" and len(m) == n == 1}
     others = axes_in(index - sum(c * axis(i) for i, c in alone.items()))
     return {i: c for i, c in alone.items() if i not in others}
 
@@ -131,24 +130,19 @@ def bound(extent: Size) -> int:
 def merged(kernel: Kernel) -> Kernel:
     """The kernel with one axis for two that it only knows as one number, n·a + b with b < n."""
     terms = list(walk(*(o.term for o in kernel.outputs)))
-    every = dict.fromkeys(
-        i for t in (*(o.index for o in kernel.outputs), *(t.indices for t in terms)) for i in t
-    )
-    moves = [(axes_in(i), steps(i)) for i in every if axes_in(i)]
-    reduced = {t.axes for t in terms}
+    every = itertools.chain(*(o.index for o in kernel.outputs), *(t.indices for t in terms))
+    moves = [(axes_in(i), steps(i)) for i in dict.fromkeys(every) if axes_in(i)]
     for a, b in dict.fromkeys(p for _, step in moves for p in itertools.permutations(step, 2)):
         n, own = kernel.extents[b], {a, b}
         used = [own <= step.keys() and step[a] == n * step[b] for axes, step in moves if own & axes]
-        if all(used) and all(len(own & axes) != 1 for axes in reduced):
-            gone, extents = {a: None}, kernel.extents | {b: n * kernel.extents[a]}
-            new = everywhere(Terms(), axes=gone)
+        if all(used) and all(len(own & t.axes) != 1 for t in terms):
+            f = everywhere(Terms(), axes={a: 0})
             outputs = tuple(
-                replace(o, index=tuple(reindexed(i, new, gone) for i in o.index), term=new(o.term))
+                replace(o, index=tuple(reindexed(i, f, {a: 0}) for i in o.index), term=f(o.term))
                 for o in kernel.outputs
             )
-            return merged(
-                Kernel(outputs, kernel.inputs, {i: e for i, e in extents.items() if i != a})
-            )
+            kept = {i: e for i, e in kernel.extents.items() if i != a}
+            return merged(Kernel(outputs, kernel.inputs, kept | {b: n * kernel.extents[a]}))
     return kernel
 
 
@@ -183,7 +177,11 @@ def split(kernel: Kernel) -> Split:
     @cache
     def renamed(t: Term, names: frozenset[tuple[int, int]]) -> Term:
         here = frozenset(n for n in names if n[0] in t.free)
-        return rebuilt(terms, t, lambda k: renamed(k, here), dict(here)) if here else t
+        return (
+            rebuilt(terms, t, lambda k: renamed(k, here), {a: axis(b) for a, b in here})
+            if here
+            else t
+        )
 
     def apart(t: Term) -> Term:
         if t.op not in REDUCTIONS:
@@ -214,7 +212,7 @@ def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
 
 def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
     """The kernel with twins renamed to their originals where both are whole."""
-    names = {t: a for t, a in parts.twins.items() if whole(t) and whole(a)}
+    names = {t: axis(a) for t, a in parts.twins.items() if whole(t) and whole(a)}
     if not names:
         return parts.kernel
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lambent.algebra.term import Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, show, symbol_range, terms_of
+from lambent.graph.dim import Atom, Size, axes_in, axis, show, symbol_range, terms_of
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.kernel.rewrite import everywhere, reindexed
 
@@ -33,10 +33,11 @@ class Canonical:
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel over axes 0, 1, … and buffers o0, …, i0, …: made for what is measured."""
-        new = everywhere(Terms(), axes=self.axes, buffers=self.names)
+        axes = {old: axis(n) for old, n in self.axes.items()}
+        new = everywhere(Terms(), axes=axes, buffers=self.names)
         called = [replace(b, name=self.names[b.name]) for b in self.buffers]
         outputs = tuple(
-            Output(b, tuple(reindexed(i, new, self.axes) for i in o.index), new(o.term))
+            Output(b, tuple(reindexed(i, new, axes) for i in o.index), new(o.term))
             for o, b in zip(self.given.outputs, called, strict=False)
         )
         extents = {n: self.given.extents[old] for old, n in self.axes.items()}

@@ -45,13 +45,9 @@ SAME = 1 + 1e-9  # work that differs less is the same
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Option):
-    """A kernel that may make stored class number `root` from stored classes of greater numbers.
-
-    `work`: optimistic seconds of its arithmetic as a DAG, and of reading weights.
-    """
+    """A kernel that may make stored class number `root` from stored classes of greater numbers."""
 
     kernel: Kernel
-    work: float
     reductions: int  # inside of it
     basic: bool  # part of the cover that always exists
 
@@ -128,8 +124,7 @@ class _Search:
     def own(self, c: int, alt: Alt, kids: Sequence[Body]) -> float:
         """Seconds of an alternative, and of the operands where they are computed again."""
         times = self.repeats(alt)
-        again = ((n - 1) * k.work for n, k in zip(times, kids, strict=True) if k.alt)
-        return self.alone(c, alt) + sum(again)
+        return self.alone(c, alt) + sum((times[k.cls] - 1) * k.work for k in kids if k.alt)
 
     def _shared(self, parts: int) -> float:
         """Seconds of a set of parts."""
@@ -455,7 +450,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
             if kernel is not None:
                 leaves = tuple(named[b.name] for b in kernel.inputs if b.name in named)
                 inside = sum(t.op in REDUCTIONS for t in walk(kernel.outputs[0].term))
-                found.append(Candidate(root, leaves, kernel, body.work, inside, body.basic))
+                found.append(Candidate(root, leaves, kernel, inside, body.basic))
                 todo.update(dict.fromkeys(leaves))
         if len(found) == before:
             raise ValueError(f"no kernel computes {stored.buffer.name}")

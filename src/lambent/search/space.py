@@ -110,15 +110,14 @@ class Space:
         loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
         return min(self.source.buffers[name].bytes, max(map(self.bytes, loads), default=0.0))
 
-    def repeats(self, alt: Alt) -> list[float]:
+    def repeats(self, alt: Alt) -> dict[int, float]:
         """How often operands are computed: a reduction's for each tile of other axes, alone."""
         device, bound = self.prices.device, mask_of(alt.args[0]) if alt.op in REDUCTIONS else 0
         if not (bound and device and device.held):
-            return [1.0] * len(alt.kids)
-        free, whole = [self.free[k] for k in alt.kids], _union(self, alt.kids) | bound
-        tiles = [self.volume(whole & ~f) / device.held for f in free]
-        cores = [device.threads / self.volume(f & ~bound) for f in free]
-        return [max(1.0, *both) for both in zip(tiles, cores, strict=True)]
+            return dict.fromkeys(alt.kids, 1.0)
+        free, whole = {k: self.free[k] for k in alt.kids}, _union(self, alt.kids) | bound
+        each = {k: (self.volume(whole & ~f), self.volume(f & ~bound)) for k, f in free.items()}
+        return {k: max(1.0, m / device.held, device.threads / n) for k, (m, n) in each.items()}
 
     def divides(self, cls: int, const: Const) -> bool:
         """Whether values of the class may be divided by a constant: integers only by one."""
@@ -389,9 +388,8 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     uses = Counter(k for k, _ in pairs)
     rows = {k for k, c in pairs if space.points(c) >= 2 * space.points(k)}  # repeated
     load = {c: space.prices.launch + space.bytes(c) * space.prices.byte for c in reached}
-    best = [space.best[c] for c in reached]
-    again = [pair for a in best for pair in zip(a.kids, space.repeats(a), strict=True)]
-    times = dict(sorted(again, key=lambda found: found[1]))  # the most
+    again = sorted((n, k) for c in reached for k, n in space.repeats(space.best[c]).items())
+    times = {k: n for n, k in again}  # the most
     dear = [c for c in reached if space.compute(c) and space.cost[c] * times.get(c, 1.0) > load[c]]
     wanted += [_narrow(space, c) for c in dear if uses[c] > 1 or c in rows]
     by_factors = {
@@ -496,9 +494,8 @@ def layout(space: Space, c: int) -> list[int]:
 
     For a class of weights the axis that only it brings to a contraction comes last.
     """
-    order = {part: None for _, part, _ in space.source.cuts}
-    for i in itertools.chain(*(r.index for r in space.source.roots)):
-        order.update(dict.fromkeys(outermost_first(i)))
+    dims = map(outermost_first, itertools.chain(*(r.index for r in space.source.roots)))
+    order = dict.fromkeys(itertools.chain((part for _, part, _ in space.source.cuts), *dims))
     seen: set[int] = set()
 
     def visit(k: int) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ from models import INT, F, info, model, node, ours, theirs
 
 import lambent as lt
 from lambent.algebra.segments import abstract
+from lambent.frontends import kept
 from lambent.graph.node import topo
 
 R = np.random.default_rng(0)
@@ -86,6 +91,61 @@ def test_case_5_division_and_remainder_for_all_signs(op: str, more: dict[str, An
         [info("o", a.shape, INT)],
     )  # fmt: skip
     np.testing.assert_array_equal(ours(m, {"a": a, "b": b})[0], theirs(m, {"a": a, "b": b})[0])
+
+
+def test_case_6_equal_runs_give_equal_graphs(tmp_path: Path) -> None:
+    """In another process with another order of sets; an equal graph's search is equal (case 6)."""
+    m = model(
+        [node("MatMul", "x,w", "y"), node("Relu", "y", "z"), node("MatMul", "z,v", "u"),
+         node("Softmax", "u", "o"), node("Add", "u,z", "p")],
+        [info("x", ["n", 8])], [info("o", None), info("p", None)],
+        {"w": normal(8, 8), "v": normal(8, 8)},
+    )  # fmt: skip
+    file = tmp_path / "m.onnx"
+    onnx.save(m, file)
+    code = (
+        "import lambent as lt; from lambent.frontends import kept; "
+        f"print(kept.graph_key(lt.from_onnx({str(file)!r}), 'cpu', 1.0, 0))"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == kept.graph_key(lt.from_onnx(m), "cpu", 1.0, 0)
+
+
+def test_case_7_candidates_are_verified_on_valid_data() -> None:
+    m = model(
+        [
+            node("Log", "x", "l"), node("Sqrt", "x", "s"), node("Div", "l,s", "a"),
+            node("Pow", "x,power", "b"), node("Erf", "x", "e"), node("Mod", "e,x", "c", fmod=1),
+            node("Cast", "x", "w", to=INT), node("Div", "i,j", "q"), node("Mod", "i,j", "r"),
+            node("Add", "q,r", "d"), node("Mul", "w,w", "f"),
+        ],
+        [info("x", [40, 30]), info("i", [64], INT), info("j", [64], INT)],
+        [info(n, None, INT if n in "df" else F) for n in "abcdf"], {"power": np.float32(2.5)},
+    )  # fmt: skip
+    given = {
+        "x": R.uniform(0.1, 3, (40, 30)).astype(np.float32),
+        "i": R.integers(-50, 50, 64), "j": R.choice([-3, -1, 2, 5], 64),
+    }  # fmt: skip
+    program = lt.compile(lt.from_onnx(m), budget=0.1, progress=False)
+    for got, want in zip(program(**given).values(), theirs(m, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert not program.explain()["rejected"]
+
+
+def test_case_11_a_large_product_is_not_materialised() -> None:
+    n = 512
+    m = model(
+        [node("Unsqueeze", "x,last", "c"), node("Mul", "c,w", "p"),
+         node("ReduceSum", "p,middle", "o", keepdims=0)],
+        [info("x", [n, n]), info("w", [n, n])], [info("o", [n, n])],
+        {"last": np.array([2]), "middle": np.array([1])},
+    )  # fmt: skip
+    x, w = normal(n, n), normal(n, n)
+    program = lt.compile(lt.from_onnx(m), budget=0.5, progress=False)
+    np.testing.assert_allclose(program(x=x, w=w)["o"], x @ w, rtol=1e-3, atol=1e-3)
+    assert program.peak_bytes() <= 1.5 * 3 * x.nbytes
 
 
 def test_cases_8_and_9_one_program_at_every_length_and_its_weights_stay() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 import lambent as lt
+from lambent.frontends import kept
 from lambent.frontends.torch import backend, from_torch
 from lambent.frontends.torch.region import Region
 
@@ -80,6 +84,55 @@ def test_case_5_division_and_remainder_are_floored_for_all_signs() -> None:
             assert torch.equal(x, y)
 
 
+def test_case_6_equal_runs_give_equal_graphs() -> None:
+    """In another process with another order of sets; an equal graph's search is equal (case 6)."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
+    command = [sys.executable, "-W", "ignore", __file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == graph_key()
+
+
+def graph_key() -> str:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    return kept.graph_key(from_torch(layer, (torch.ones(1, 5, 8),)), "cpu", 1.0, 0)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that are built."""
+    made: list[Any] = []
+    build = Region._build
+
+    def noted(self: Region, args: Any) -> None:
+        build(self, args)
+        made.append(self.run)
+
+    monkeypatch.setattr(Region, "_build", noted)
+    return made
+
+
+def test_case_7_candidates_are_verified_on_valid_data(programs: list[Any]) -> None:
+    def f(x: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> Any:
+        whole = (x * 10).to(torch.int32) // 3
+        return x.log() / x.sqrt(), x**2.5, x.erf() % x, whole, (i * 3 + 1) // j, i % j + i // j
+
+    x = torch.rand(40, 30) * 3 + 0.1
+    i, j = torch.randint(-50, 50, (64,)), torch.tensor([-3, -1, 2, 5]).repeat(16)
+    with torch.no_grad():
+        got = compiled(f, "cpu")(x, i, j)
+    torch.testing.assert_close(got, f(x, i, j), rtol=1e-4, atol=1e-4)
+    assert not programs[0].explain()["rejected"]
+
+
+def test_case_11_a_large_product_is_not_materialised(programs: list[Any]) -> None:
+    x, w = torch.randn(512, 512), torch.randn(512, 512)
+    with torch.no_grad():
+        got = compiled(lambda x, w: (x[:, :, None] * w).sum(1), "cpu")(x, w)
+    torch.testing.assert_close(got, x @ w, rtol=1e-3, atol=1e-3)
+    assert programs[0].peak_bytes() <= 1.5 * 3 * x.nbytes
+
+
 def test_cases_8_and_9_a_cache_grows_for_64_steps_in_one_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,3 +172,7 @@ def test_case_12_the_weight_gradients_product_is_the_graph_that_we_would_write()
     graph = from_torch(Graph(lambda x, dy: x.T @ dy), (x, dy))
     ours = [lt.input(f"args_{i}", (1024, 512)) for i in range(2)]
     assert graph.node is (ours[0].mT @ ours[1]).node
+
+
+if __name__ == "__main__":  # as the other process of case 6
+    print(graph_key())

@@ -45,9 +45,13 @@ SAME = 1 + 1e-9  # work that differs less is the same
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Option):
-    """A kernel that may make stored class number `root` from stored classes of greater numbers."""
+    """A kernel that may make stored class number `root` from stored classes of greater numbers.
+
+    `work`: optimistic seconds of its arithmetic as a DAG, and of reading weights.
+    """
 
     kernel: Kernel
+    work: float
     reductions: int  # inside of it
     basic: bool  # part of the cover that always exists
 
@@ -450,7 +454,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
             if kernel is not None:
                 leaves = tuple(named[b.name] for b in kernel.inputs if b.name in named)
                 inside = sum(t.op in REDUCTIONS for t in walk(kernel.outputs[0].term))
-                found.append(Candidate(root, leaves, kernel, inside, body.basic))
+                found.append(Candidate(root, leaves, kernel, body.work, inside, body.basic))
                 todo.update(dict.fromkeys(leaves))
         if len(found) == before:
             raise ValueError(f"no kernel computes {stored.buffer.name}")

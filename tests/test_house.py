@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "lambent"
 STAGES = (
     "graph",
     "buckets.py",
+    "thrift.py",
     "algebra",
     "kernel",
     "backends",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,13 +16,14 @@ from lambent.backends.cache import cache_dir
 from lambent.explain.report import Tell, recorder, report
 from lambent.graph.dim import Size
 from lambent.graph.node import Node
-from lambent.request import Donated, Outputs, check_names, donated, outputs_of
+from lambent.request import Donated, Outputs, asked
 from lambent.runtime.build import build
 from lambent.runtime.finish import plan_of, time_whole, variants
 from lambent.runtime.program import Program
 from lambent.search.database import Database
 from lambent.search.driver import Work, remembered, search
 from lambent.search.tuning import Clock
+from lambent.thrift import Thrift, within
 
 FINISH = 0.1  # the share of the budget for building and timing whole programs
 SAME = 1.03  # programs whose times differ by less are told apart by the memory they take
@@ -37,6 +39,7 @@ def compile(
     stop_gap: float = 0.05,
     donate: Mapping[str, int | str] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
+    memory_limit: int | None = None,
 ) -> Program:
     """Search for the fastest program that computes the outputs.
 
@@ -53,6 +56,8 @@ def compile(
         buckets: sizes at which another part of a symbol's range begins to be tuned for itself, by
             the symbol's name: the largest of each part but the last. By default a wide range of a
             symbol without a hint is parted; with {} none is. The parts share the budget.
+        memory_limit: bytes that all intermediates together may take at the sizes tuned for
+            (`Program.arena_bytes`). Where it does not suffice, values are computed again.
 
     Returns:
         A `Program`: call it with the graph's inputs by name.
@@ -60,33 +65,37 @@ def compile(
     Raises:
         TypeError: `what` gives no Tensors.
         ValueError: two inputs or weights of one name; an unknown device; no such budget; a
-            donated input and an output that differ in shape or dtype; buckets out of a range.
+            donated input and an output that differ in shape or dtype; buckets out of a range; a
+            limit of memory that no program found keeps, with the least that one takes.
     """
-    if not budget > 0:
-        raise ValueError(f"compile: a budget of {budget} seconds; it must be positive")
-    tensors, form = outputs_of(what(*inputs) if callable(what) else what)
-    nodes = [t.node for t in tensors]
-    check_names(nodes)
+    nodes, form, given = asked(what, inputs, budget, donate or {})
     each = partial(
         _compiled, nodes, backend=get(device), form=form, seed=seed, stop_gap=stop_gap,
-        progress=progress, given=donated(donate or {}, tensors, form),
+        progress=progress, given=given,
     )  # fmt: skip
     parts = [sizes.stand_ins(b) for b in sizes.buckets(sizes.symbols(nodes), buckets)]
-    return sizes.joined([each(part, budget=budget / len(parts)) for part in parts])
+
+    def whole(thrift: Thrift, budget: float) -> Program:
+        share = budget / len(parts)
+        return sizes.joined([each(part, budget=share, thrift=thrift) for part in parts])
+
+    return within(memory_limit, budget, whole)
 
 
 def _compiled(
     graph: Sequence[Node], stand_ins: Mapping[str, Size], *, backend: Backend, budget: float,
     form: str | tuple[str, ...], seed: int, stop_gap: float, progress: Tell, given: Donated,
+    thrift: Thrift,
 ) -> Program:  # fmt: skip
     """The program of a graph with other sizes for some of its symbols."""
     nodes, clock = sizes.resized(graph, stand_ins), Clock()
     with clock.phase("saturate"):
-        instances, segments = cut(nodes)
+        instances, segments = cut(nodes, again=thrift.again)
         saturated = {s.key: saturate(s.outputs) for s in segments}
-    works = [Work(saturated[s.key], sum(i.key == s.key for i in instances)) for s in segments]
+    counts = Counter(i.key for i in instances)
+    works = [Work(saturated[s.key], counts[s.key], thrift.rent) for s in segments]
     hints = {s.name: s.hint for s in sizes.symbols(nodes)}
-    key = f"{[i.key for i in instances]} {hints} {seed} {stop_gap}"
+    key = f"{[i.key for i in instances]} {hints} {seed} {stop_gap} {thrift.rent}"
     history, record = recorder(progress)
     db = Database(cache_dir(), backend.device_key())
     effort, known = db.plan(key) or (0.0, None)
@@ -104,7 +113,8 @@ def _compiled(
     if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
         programs += map(finish, plans[1:])
     times = time_whole(programs, plans[0], hints, min(1.0, budget * FINISH / 4))
-    alike = [i for i, t in enumerate(times) if t <= SAME * min(times)]
+    costs = [t + thrift.rent * p.arena_bytes() for t, p in zip(times, programs, strict=True)]
+    alike = [i for i, cost in enumerate(costs) if cost <= SAME * min(costs)]
     best = min(alike, key=lambda i: (programs[i].arena_bytes(), times[i]))
     chosen = options[best]
     spent = 0.0 if found.interrupted else budget

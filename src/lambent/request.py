@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lambent.graph.node import Node, topo
@@ -11,6 +11,19 @@ from lambent.graph.tensor import Tensor
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Donated = tuple[tuple[str, int], ...]
 """Of every donated input its name and the number of its output."""
+
+
+def asked(
+    what: Outputs | Callable[..., Outputs], inputs: Sequence[Any], budget: float,
+    donate: Mapping[str, int | str],
+) -> tuple[list[Node], str | tuple[str, ...], Donated]:  # fmt: skip
+    """The outputs' nodes, their form, and what is donated, all checked."""
+    if not budget > 0:
+        raise ValueError(f"compile: a budget of {budget} seconds; it must be positive")
+    tensors, form = outputs_of(what(*inputs) if callable(what) else what)
+    nodes = [t.node for t in tensors]
+    check_names(nodes)
+    return nodes, form, donated(donate, tensors, form)
 
 
 def outputs_of(given: Any) -> tuple[list[Tensor], str | tuple[str, ...]]:

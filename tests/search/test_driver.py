@@ -14,6 +14,7 @@ from graphs import GRAPHS, attention, mlp
 
 import lambent as lt
 from lambent.algebra.egraph import saturate
+from lambent.algebra.term import walk
 from lambent.backends.base import Calibration, Outcome
 from lambent.backends.cpu.schedule import default_schedule, moves
 from lambent.backends.measuring.model import likely
@@ -82,8 +83,10 @@ class Device:
         return found
 
 
-def run(graph: Any, device: Device, db: Database | None = None, **more: Any) -> Found:
-    work = Work(saturate([graph.node]))
+def run(
+    graph: Any, device: Device, db: Database | None = None, rent: float = 0.0, **more: Any
+) -> Found:
+    work = Work(saturate([graph.node]), rent=rent)
     db = db or Database(None, "d", "v")
     return search([work], device, db=db, **{"budget": 60.0, **more})
 
@@ -104,6 +107,22 @@ def test_ends_with_a_proved_gap(name: str) -> None:
     assert set(found.seconds) == {
         "saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest",
     }  # fmt: skip
+
+
+def test_with_a_rent_less_is_stored_and_nothing_is_proved() -> None:
+    def judge(program: TileProgram) -> Outcome:
+        """Slow where a value is computed again."""
+        terms = walk(*(o.term for o in program.kernel.outputs))
+        seconds = least(program) * (10.0 if sum(t.op == "sum" for t in terms) > 1 else 1.1)
+        return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
+
+    stored = []
+    for rent in (0.0, 1e-3):
+        found = run(mlp(), Device(judge), rent=rent)
+        kernels = found.regions[0][0].kernels
+        stored.append(sum(k.entry.form.buffers[0].bytes for k in kernels))
+        assert (found.gap is None) == bool(rent)
+    assert stored[1] < 0.5 * stored[0]
 
 
 def test_a_second_search_measures_nothing_it_knows(tmp_path: Path) -> None:

@@ -40,14 +40,17 @@ class Instance:
     weights: tuple[Node, ...]
 
 
-def cut(outputs: Sequence[Node], limit: int = 16) -> tuple[tuple[Instance, ...], list[Segment]]:
+def cut(
+    outputs: Sequence[Node], limit: int = 16, again: bool = False
+) -> tuple[tuple[Instance, ...], list[Segment]]:
     """The graph in segments, in order, and each distinct segment once.
 
     Args:
         outputs: of the graph; those that nothing heavy leads to go to the last segment.
         limit: reductions in one segment; the graph is cut where it has more.
+        again: a backward pass computes the sums of the forward pass again.
     """
-    pieces = _Cutter(tuple(dict.fromkeys(outputs)), limit).pieces()
+    pieces = _Cutter(tuple(dict.fromkeys(outputs)), limit, again).pieces()
     found = [abstract(results, leaves) for leaves, results in pieces]
     segments = {segment.key: segment for _, segment in found}
     return tuple(instance for instance, _ in found), list(segments.values())
@@ -61,7 +64,7 @@ class _Cutter:
     What a later part needs of an earlier one crosses without being counted.
     """
 
-    def __init__(self, outputs: tuple[Node, ...], limit: int) -> None:
+    def __init__(self, outputs: tuple[Node, ...], limit: int, again: bool) -> None:
         self.outputs, self.limit = outputs, limit
         nodes = topo(outputs)
         varies = above(nodes, lambda n: n.op == "input")
@@ -75,6 +78,7 @@ class _Cutter:
         part = dict.fromkeys(nodes, 2) | dict.fromkeys(topo(sums), 1) | dict.fromkeys(first, 0)
         order = sorted(dict.fromkeys((*first, *topo(sums), *nodes)), key=part.__getitem__)
         self.heavy = [n for n in order if n in heavy and n.op not in VIEWS]
+        self.kept = {n for n in self.heavy if n.op in REDUCE and part[n] >= again}
         self.end = len(self.heavy) - 1
         self.position = {n: i for i, n in enumerate(self.heavy)}
         reads = [(_base(s), i, n) for i, n in enumerate(self.heavy) for s in n.srcs]
@@ -98,8 +102,8 @@ class _Cutter:
         return [piece for piece in self._pieces(cuts) if piece[1]]
 
     def _pieces(self, cuts: list[int]) -> list[tuple[set[Node], list[Node]]]:
-        """Of what a later part needs the reductions are stored; all else is computed again."""
-        kept = {n for n in self.heavy if n.op in REDUCE}.union(*(self.crossing[i] for i in cuts))
+        """Of what a later part needs `kept` is stored; all else is computed again."""
+        kept = self.kept.union(*(self.crossing[i] for i in cuts))
         needed, found = dict.fromkeys(self.outputs), []
         for start, end in reversed([*itertools.pairwise(cuts)]):
             leaves = {n for n in self.heavy[: start + 1] if n in kept}

@@ -36,15 +36,18 @@ KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
+BEHIND = 4.0  # times the likely cost that a measured cover may have and still count for one
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A segment to search, and how many times the program runs it."""
+    """A segment to search, how many times the program runs it, and seconds that a byte costs that
+    is stored inside of it."""
 
     saturated: Saturated
     count: int = 1
+    rent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class Entry:
     basic: bool
     bound: float
     tuned: Tuned
+    rent: float  # what storing its result costs beside
 
     @property
     def name(self) -> str:
@@ -129,9 +133,13 @@ class Entry:
         return math.inf if best is None else best[0]
 
     @property
+    def cost(self) -> float:
+        return self.time + self.rent
+
+    @property
     def least(self) -> float:
-        """What it may take at least."""
-        return self.bound if self.open else self.time
+        """What it may cost at least."""
+        return self.bound + self.rent if self.open else self.cost
 
     def estimate(self, scale: float, unpriced: float) -> float:
         """By the model, or as measured, with hope until tuning fails.
@@ -156,12 +164,18 @@ class Region:
     capped: tuple[str, ...]
     lower: float = 0.0
     best: Cover | None = None
+    likely: float = math.inf  # the cost of the cheapest cover by estimates
     done: bool = False
     choices: list[Choice] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
         return math.inf if self.best is None else self.best.cost
+
+    @property
+    def whole(self) -> bool:
+        """A cover is measured that is not far behind what is likely."""
+        return self.best is not None and self.cost <= BEHIND * self.likely
 
     @property
     def promise(self) -> float:
@@ -173,12 +187,12 @@ class Region:
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
-        return [e.estimate(scale, unpriced) for e in self.entries]
+        return [e.estimate(scale, unpriced) + e.rent for e in self.entries]
 
     def settle(self) -> None:
         """The best cover of what is measured."""
         try:
-            self.best = solve(self.problem, [e.time for e in self.entries])
+            self.best = solve(self.problem, [e.cost for e in self.entries])
         except ValueError:  # some value has no measured producer yet
             self.best = None
 
@@ -209,7 +223,8 @@ def search(
     rates = backend.calibrate()
     model = partial(backend.likely, rates=rates)
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
-    driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
+    regions = [_region(w, rates, bench) for w in works]
+    driver = _Driver(bench, rates, regions, void=any(w.rent for w in works))
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))
         bench.learn()
@@ -226,13 +241,15 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
     with bench.clock.phase("enumerate"):
         s = work.saturated
         arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
-        found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays)), KEEP)
+        price = prices(rates, sum(b.bytes for b in arrays))
+        found = enumerate_kernels(s, price._replace(byte=price.byte + work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         for c in found.candidates:
-            form = canonical(merged(c.kernel))
-            bound = bounder.bound(c.kernel)
-            entries.append(Entry(form, c.root, c.reductions, c.basic, bound, bench.known(form)))
+            form, made = canonical(merged(c.kernel)), found.stored[c.root]
+            rent = 0.0 if made.output else work.rent * made.buffer.bytes
+            bound, known = bounder.bound(c.kernel), bench.known(form)
+            entries.append(Entry(form, c.root, c.reductions, c.basic, bound, known, rent))
         return Region(work, entries, Problem(found.candidates, outputs), found.capped)
 
 
@@ -259,7 +276,7 @@ class _Driver:
     def run(self, budget: float, stop_gap: float, tell: Callable[[Progress], None]) -> None:
         try:
             while todo := [r for r in self.regions if not r.done]:
-                missing = [r for r in todo if r.best is None]
+                missing = [r for r in todo if not r.whole]
                 if not missing and self.bench.clock.elapsed() >= budget - self.building():
                     break
                 self.step(max(todo, key=lambda r: r.promise), budget, stop_gap)
@@ -284,6 +301,7 @@ class _Driver:
                 raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
             likely = self.likely(r, PRICING * budget)
+            r.likely = likely[0].cost
             r.settle()
         covers = [*likely, optimistic]
         new = {} if r.cost * (1 - stop_gap) <= r.lower else self.new_kernels(r, covers)
@@ -294,7 +312,7 @@ class _Driver:
         times = [t.best() for t in slow]
         estimates = r.estimates()
         limit = max(2.0, *(20 * estimates[k] for c in covers for k in c.kernels))
-        deadline = math.inf if r.best is None else budget - self.building()
+        deadline = budget - self.building() if r.whole else math.inf
         tune = max(TUNE, self.bench.backend.lanes)
         self.bench.measure([*new.values(), *((t, tune) for t in slow)], limit, deadline)
         for t, before in zip(slow, times, strict=True):
@@ -336,7 +354,7 @@ class _Driver:
                 continue  # no measurement can make it the best
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
-                if e.open and (len(wanted) < KERNELS or (r.best is None and cover is covers[0])):
+                if e.open and (len(wanted) < KERNELS or (cover is covers[0] and not r.whole)):
                     first = r.best is None or e.tuned.form.given.weights_only
                     lanes = self.bench.backend.lanes // len(cover.kernels)
                     count = max(1, lanes) if first else FUSED if e.reductions > 1 else FIRST
@@ -412,8 +430,8 @@ class _Driver:
         )
 
     def choices(self, r: Region) -> list[Choice]:
-        times = [e.time for e in r.entries]
-        covers = diverse(r.problem, times, range(len(times)), 3, penalty=1.1)
+        costs = [e.cost for e in r.entries]
+        covers = diverse(r.problem, costs, range(len(costs)), 3, penalty=1.1)
         return [Choice(tuple(self.chosen(r, r.entries[k]) for k in c.kernels)) for c in covers]
 
     def chosen(self, r: Region, e: Entry, schedule: str | None = None) -> Chosen:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from graphs import attention, matmul, softmax
 
+import lambent as lt
 from lambent.algebra.egraph import saturate
+from lambent.algebra.term import walk
 from lambent.backends.base import Calibration
 from lambent.graph.tensor import Tensor
 from lambent.kernel.kernel import Kernel
@@ -58,3 +60,21 @@ def test_shared_terms_are_priced_once() -> None:
     for k in kernels(softmax(6)):
         together = Bounder(CAL, k.extents)
         assert together.bound(k) == together.bound(k) == bound(k, CAL)
+
+
+def test_what_an_index_chooses_counts_once_whatever_it_chooses_from() -> None:
+    """The gradient of an embedding: as much work for many rows as for few."""
+
+    def work(rows: int) -> float:
+        ids, x = lt.input("ids", (7,), "int64"), lt.input("x", (7, 3))
+        table = lt.input("w", (rows, 3))
+        found = kernels(lt.grad((lt.embedding(ids, table) * x).sum(), table))
+        terms = [[*walk(k.outputs[0].term)] for k in found]
+        return min(
+            sum(s for _, s in Bounder(CAL, k.extents).work(t))
+            for k, t in zip(found, terms, strict=True)
+            if len(k.inputs) == 2
+        )
+
+    assert work(1000) == pytest.approx(work(10))
+    assert work(10) <= 2 * 7 * 3 / 1e9

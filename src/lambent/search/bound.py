@@ -99,6 +99,10 @@ class Bounder:
     def _share(self, condition: Term) -> float:
         """The share of points where it holds, on a grid; 1 if it depends on more than indices."""
         axes, terms = sorted(condition.free), list(walk(condition))
+        if condition.op == "eq":  # an index that is chosen: only where the choice leads
+            for one, other in (condition.kids, condition.kids[::-1]):
+                if one.op == "val" and len(own := one.free - other.free) == 1:
+                    return 1 / self.volume(own)
         if not axes or any(t.op == "in" for t in terms):
             return 1.0
         if len(axes) > 3:

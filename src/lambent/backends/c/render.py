@@ -19,7 +19,7 @@ from lambent.backends.c.expr import storage
 from lambent.backends.c.layout import SLOW, Layout, elementwise, loads, reads, refs
 from lambent.backends.c.prelude import CODES, STORAGE, prelude
 from lambent.backends.c.target import Target
-from lambent.backends.c.write import Spot, buffer_spot, reduced, tile_spot, write
+from lambent.backends.c.write import Spot, buffer_spot, chosen, reduced, tile_spot, write
 from lambent.graph.dim import axes_in
 from lambent.kernel import tile as ir
 
@@ -138,6 +138,9 @@ class Renderer:
                 self._for(s)
             case ir.Let(name=name, value=value):
                 spot = self._tile(name, layout.axes(value), storage(value.dtype))
+                if chosen(value, spot.axes):
+                    self._write(spot, ir.Lit(0, value.dtype))
+                    value = ir.Map("add", (s.ref, value), value.dtype)
                 self._write(spot, value)
             case ir.Var(name=name, dtype=dtype, init=init):
                 spot = self._tile(name, s.ref.axes - layout.unit, storage(dtype))

@@ -7,7 +7,7 @@ expression around the reduction is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -15,8 +15,9 @@ from lambent.backends.c.emit import Array, Emitter, Local
 from lambent.backends.c.expr import BITS, Expr, kind, least, written
 from lambent.backends.c.layout import elementwise, slope
 from lambent.backends.c.prelude import CODES, STORAGE
+from lambent.graph.dim import axis
 from lambent.graph.prove import bounds
-from lambent.kernel.tile import Load, Reduce, Store, Value
+from lambent.kernel.tile import Index, Load, Map, Reduce, Ref, Store, Value, axes_of
 
 COLUMNS = 8  # vectors of a block of columns
 CHAINS = 4  # accumulators along the lane axis: they hide the latency of the operation
@@ -86,6 +87,9 @@ def buffer_spot(out: Emitter, s: Store) -> Spot:
 def write(out: Emitter, spot: Spot, value: Value) -> None:
     """The value at every index of the spot's axes; its Dots are written by `dot`."""
     layout, upper = out.layout, out.layout.upper
+    match value:
+        case Map("add", (Ref() as old, Reduce() as v)) if hit := chosen(v, spot.axes):
+            return _scattered(out, spot, old, v, *hit)
     lane = layout.lane(value, spot.axes, spot.near)
     sums = [v for v in elementwise(value) if isinstance(v, Reduce)]
     squares: list[int] = []  # axes to write along where reading goes along another
@@ -205,6 +209,39 @@ def _combine(out: Emitter, v: Reduce, acc: Expr, live: str | None = None) -> Non
         out.line(f"{name} += {text};")
     else:
         out.line(f"{name} = {'v' if acc.vector else ''}r{v.op}_{t}({text}, {name});")
+
+
+# ---- scattering ----
+
+
+def chosen(v: Value, among: Iterable[int]) -> tuple[int, Value, Value] | None:
+    """(i, e, x) of a sum of mask(i == e, x) for one of these axes that e does not have."""
+    match v:
+        case Reduce("sum", _, Map("mask", (Map("eq", (a, b)), x))):
+            for one, e in ((a, b), (b, a)):
+                for i in among:
+                    if isinstance(one, Index) and one.index == axis(i) and i not in axes_of(e):
+                        return i, e, x
+    return None
+
+
+def _scattered(
+    out: Emitter, spot: Spot, old: Ref, v: Reduce, i: int, e: Value, x: Value
+) -> None:  # fmt: skip
+    """old + Σ mask(i == e, x): no loop over i, as x is added where e says, if that is in the tile."""
+    layout, new = out.layout, Map("add", (old, x), v.dtype)
+    outer = v.axes - layout.unit | layout.axes(e)
+    inner = [j for j in spot.axes if j != i and j not in outer]
+
+    def add() -> None:
+        at, here = out.fresh("p"), out.value(e).text
+        out.line(f"const i64 {at} = (i64){here} - {out.origin.get(i, '0')};")
+        with out.block(f"if ({at} >= 0 && {at} < {out.length[i]})", {i: Local(at)}):
+            lane = layout.lane(x, inner, spot.near)
+            out.nest(inner, lane, lambda: put(out, spot, out.value(new)))
+
+    with out.block("", barrier=True):
+        out.nest(sorted(outer, key=lambda j: (layout.count[j], j)), None, add)
 
 
 # ---- transposing ----

@@ -259,7 +259,8 @@ def own_cost(space: Space, c: int, alt: Alt) -> float:
         groups = [[alt.kids[i] for i in g] for g in sides(space, alt.kids)]
         device, dtype = space.prices.device, space.source.classes[c].dtype
         unit = device.rate(float32) / device.rate(dtype) if device and len(groups) > 1 else 1.0
-        work = sum(_product(space, g) for g in groups) + unit * len(groups) * whole + scaled * out
+        each = unit * max(2, len(groups)) * whole  # a sum alone is an instruction as well
+        work = sum(_product(space, g) for g in groups) + each + scaled * out
         work += sum(space.points(a) * (2 + MATH) / 2 for a in front)  # two share it
     else:
         work = out * (MATH if alt.op in TRANSCENDENTAL else 1.0)

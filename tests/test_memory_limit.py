@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from lambent import thrift
 from lambent.thrift import Thrift, within
 
 
-def made(sizes: dict[Thrift, int]) -> tuple[list[float], object]:
+def made(sizes: dict[Thrift, int]) -> tuple[list[float], Any]:
     """A stand-in for the search: programs of these sizes."""
     budgets: list[float] = []
 
@@ -26,11 +27,11 @@ def made(sizes: dict[Thrift, int]) -> tuple[list[float], object]:
 def test_the_least_thrift_that_suffices() -> None:
     first, second, third = thrift.THRIFTS
     budgets, make = made({first: 100, second: 60, third: 30})
-    assert within(None, 6.0, make).thrift == first  # type: ignore[arg-type, type-var]
-    assert within(60, 6.0, make).thrift == second  # type: ignore[arg-type, type-var]
+    assert within(None, 6.0, make).thrift == first
+    assert within(60, 6.0, make).thrift == second
     assert budgets == [6.0, 2.0, 2.0]
     with pytest.raises(ValueError, match=r"memory_limit=29 bytes; the least takes 30"):
-        within(29, 6.0, make)  # type: ignore[arg-type, type-var]
+        within(29, 6.0, make)
 
 
 def test_a_layer_trains_within_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

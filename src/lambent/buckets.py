@@ -8,7 +8,7 @@ the sizes of a call runs it, and the last one takes all.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, isqrt, log
 from typing import Any, Protocol, TypeVar
@@ -152,3 +152,17 @@ def joined(programs: Sequence[P]) -> P:
     *narrower, last = programs
     last.narrower = narrower
     return last
+
+
+def parted(
+    nodes: Sequence[Node], given: Mapping[str, Sequence[int]] | None, make: Callable[..., P],
+    *how: Any, budget: float,
+) -> P:  # fmt: skip
+    """The programs of all buckets, joined.
+
+    Args:
+        make: from the nodes, a bucket's stand-ins, `how`, and the bucket's share of the budget.
+    """
+    parts = buckets(symbols(nodes), given)
+    share = budget / len(parts)
+    return joined([make(nodes, stand_ins(part), *how, budget=share) for part in parts])

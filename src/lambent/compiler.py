@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,10 +22,9 @@ from lambent.runtime.program import Program
 from lambent.search.database import Database
 from lambent.search.driver import Work, remembered, search
 from lambent.search.tuning import Clock
-from lambent.thrift import Thrift, within
+from lambent.thrift import Thrift, cheapest, within
 
 FINISH = 0.1  # the share of the budget for building and timing whole programs
-SAME = 1.03  # programs whose times differ by less are told apart by the memory they take
 
 
 def compile(
@@ -70,32 +68,26 @@ def compile(
     """
     nodes, form, given = asked(what, inputs, budget, donate or {})
     each = partial(
-        _compiled, nodes, backend=get(device), form=form, seed=seed, stop_gap=stop_gap,
+        _compiled, backend=get(device), form=form, seed=seed, stop_gap=stop_gap,
         progress=progress, given=given,
     )  # fmt: skip
-    parts = [sizes.stand_ins(b) for b in sizes.buckets(sizes.symbols(nodes), buckets)]
-
-    def whole(thrift: Thrift, budget: float) -> Program:
-        share = budget / len(parts)
-        return sizes.joined([each(part, budget=share, thrift=thrift) for part in parts])
-
-    return within(memory_limit, budget, whole)
+    return within(memory_limit, budget, partial(sizes.parted, nodes, buckets, each))
 
 
 def _compiled(
-    graph: Sequence[Node], stand_ins: Mapping[str, Size], *, backend: Backend, budget: float,
-    form: str | tuple[str, ...], seed: int, stop_gap: float, progress: Tell, given: Donated,
-    thrift: Thrift,
+    graph: Sequence[Node], stand_ins: Mapping[str, Size], thrift: Thrift, *, budget: float,
+    backend: Backend, form: str | tuple[str, ...], seed: int, stop_gap: float, progress: Tell,
+    given: Donated,
 ) -> Program:  # fmt: skip
     """The program of a graph with other sizes for some of its symbols."""
     nodes, clock = sizes.resized(graph, stand_ins), Clock()
     with clock.phase("saturate"):
         instances, segments = cut(nodes, again=thrift.again)
         saturated = {s.key: saturate(s.outputs) for s in segments}
-    counts = Counter(i.key for i in instances)
-    works = [Work(saturated[s.key], counts[s.key], thrift.rent) for s in segments]
+    keys = [i.key for i in instances]
+    works = [Work(saturated[s.key], keys.count(s.key), thrift.rent) for s in segments]
     hints = {s.name: s.hint for s in sizes.symbols(nodes)}
-    key = f"{[i.key for i in instances]} {hints} {seed} {stop_gap} {thrift.rent}"
+    key = f"{keys} {hints} {seed} {stop_gap} {thrift.rent}"
     history, record = recorder(progress)
     db = Database(cache_dir(), backend.device_key())
     effort, known = db.plan(key) or (0.0, None)
@@ -113,13 +105,10 @@ def _compiled(
     if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
         programs += map(finish, plans[1:])
     times = time_whole(programs, plans[0], hints, min(1.0, budget * FINISH / 4))
-    costs = [t + thrift.rent * p.arena_bytes() for t, p in zip(times, programs, strict=True)]
-    alike = [i for i, cost in enumerate(costs) if cost <= SAME * min(costs)]
-    best = min(alike, key=lambda i: (programs[i].arena_bytes(), times[i]))
-    chosen = options[best]
+    best = cheapest(times, [p.arena_bytes() for p in programs], thrift)
+    chosen, program = options[best], programs[best]
     spent = 0.0 if found.interrupted else budget
     db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
-    program = programs[best]
     told = report(
         backend, plans[best], chosen, instances, segments, saturated, found, history, program,
         times[best],

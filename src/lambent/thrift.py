@@ -25,6 +25,16 @@ THRIFTS = (Thrift(), Thrift(1e-9), Thrift(1e-6, True))
 """What is tried, most wasteful first."""
 
 
+SAME = 1.03  # programs whose costs differ by less are told apart by the memory they take
+
+
+def cheapest(times: Sequence[float], arenas: Sequence[int], thrift: Thrift) -> int:
+    """The number of the program that costs least, given seconds and bytes of each."""
+    costs = [t + thrift.rent * a for t, a in zip(times, arenas, strict=True)]
+    alike = [i for i, cost in enumerate(costs) if cost <= SAME * min(costs)]
+    return min(alike, key=lambda i: (arenas[i], times[i]))
+
+
 class Sized(Protocol):
     narrower: Sequence[Any]
 
@@ -34,7 +44,7 @@ class Sized(Protocol):
 P = TypeVar("P", bound=Sized)
 
 
-def within(limit: int | None, budget: float, make: Callable[[Thrift, float], P]) -> P:
+def within(limit: int | None, budget: float, make: Callable[..., P]) -> P:
     """The program of the least thrift whose intermediates take at most `limit` bytes.
 
     Args:
@@ -45,7 +55,7 @@ def within(limit: int | None, budget: float, make: Callable[[Thrift, float], P])
     """
     found: list[int] = []
     for thrift in THRIFTS if limit is not None else THRIFTS[:1]:
-        program = make(thrift, budget / (1 if limit is None else len(THRIFTS)))
+        program = make(thrift, budget=budget / (1 if limit is None else len(THRIFTS)))
         found.append(max(p.arena_bytes() for p in (program, *program.narrower)))
         if limit is None or found[-1] <= limit:
             return program

@@ -102,14 +102,17 @@ def test_ends_with_a_proved_gap(name: str) -> None:
     assert found.gap is not None and found.gap <= 0.05 and not found.void
     best = found.regions[0][0]
     assert best.seconds == pytest.approx(sum(k.seconds for k in best.kernels))
-    assert found.candidates >= found.measured > 0 and found.schedules >= found.measured
+    assert (
+        found.told["candidates"] >= found.told["measured"] > 0
+        and found.told["schedules"] >= found.told["measured"]
+    )
     assert states[-1].best == pytest.approx(best.seconds)
-    assert set(found.seconds) == {
+    assert set(found.told["seconds"]) == {
         "saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest",
     }  # fmt: skip
 
 
-def test_with_a_rent_less_is_stored_and_nothing_is_proved() -> None:
+def test_with_a_rent_less_is_stored() -> None:
     def judge(program: TileProgram) -> Outcome:
         """Slow where a value is computed again."""
         terms = walk(*(o.term for o in program.kernel.outputs))
@@ -121,7 +124,7 @@ def test_with_a_rent_less_is_stored_and_nothing_is_proved() -> None:
         found = run(mlp(), Device(judge), rent=rent)
         kernels = found.regions[0][0].kernels
         stored.append(sum(k.entry.form.buffers[0].bytes for k in kernels))
-        assert (found.gap is None) == bool(rent)
+        assert found.gap is not None and found.gap < 0.2
     assert stored[1] < 0.5 * stored[0]
 
 
@@ -225,7 +228,10 @@ def test_failures_are_reported_and_avoided() -> None:
         return steady(program)
 
     found = run(attention(), Device(judge))
-    assert found.rejected["crash"] > 0 and found.messages["crash"] == "segmentation fault"
+    assert (
+        found.told["rejected"]["crash"] > 0
+        and found.told["rejected_because"]["crash"] == "segmentation fault"
+    )
     assert not any("exp2" in t and "dot" in t for t in text(found))
 
 

@@ -40,9 +40,10 @@ class Instance:
     weights: tuple[Node, ...]
 
 
-def cut(
-    outputs: Sequence[Node], limit: int = 16, again: bool = False
-) -> tuple[tuple[Instance, ...], list[Segment]]:
+Cut = tuple[tuple[Instance, ...], list[Segment]]
+
+
+def cut(outputs: Sequence[Node], limit: int = 16, again: bool = False) -> Cut:
     """The graph in segments, in order, and each distinct segment once.
 
     Args:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from lambent.algebra.egraph import Saturated
@@ -43,11 +43,9 @@ def report(
     """
     total = sum(choices[i.key].seconds for i in instances)
     inner = dict.fromkeys(name for s in plan.steps for name in s.writes if name not in plan.outputs)
-    names = {"void": "certificate_void", "messages": "rejected_because"}
-    told = {names.get(f.name, f.name): getattr(found, f.name) for f in fields(found)}
-    del told["regions"]
+    told = {"gap": found.gap, "certificate_void": found.void, "interrupted": found.interrupted}
     rates = backend.calibrate()
-    return _graph([saturated[s.key] for s in segments]) | told | {
+    return _graph([saturated[s.key] for s in segments]) | found.told | told | {
         "device": backend.name,
         "sizes": {s.name: [s.low, s.high, s.hint] for s in program.manifest.symbols},
         "additivity_error": abs(total - seconds) / seconds if seconds else None,

@@ -34,10 +34,10 @@ LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
 
-def prices(calibration: Calibration, total_bytes: float) -> Prices:
-    """Unit prices for enumeration: bytes at the level that holds all arrays of the program."""
+def prices(calibration: Calibration, total_bytes: float, rent: float = 0.0) -> Prices:
+    """Unit prices for enumeration: bytes at the level that holds all arrays, with their rent."""
     levels = calibration.levels
-    byte = 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
+    byte = rent + 1 / next((bw for size, bw in levels if size >= total_bytes), levels[-1][1])
     return Prices(1 / calibration.rate(float32), byte, calibration.launch, calibration)
 
 

@@ -86,20 +86,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`regions`: for each work its choices, best first. `gap` is None where no bound is proved."""
+    """`regions`: for each work its choices, best first. `gap` is None where no bound is proved.
+
+    told: what else is said of the search, by name.
+    """
 
     regions: tuple[tuple[Choice, ...], ...]
-    candidates: int
-    measured: int
-    schedules: int
     gap: float | None
-    noise: float
     void: bool
     interrupted: bool
-    capped: tuple[str, ...]
-    rejected: dict[str, int]
-    messages: dict[str, str]
-    seconds: dict[str, float]
+    told: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -165,17 +161,13 @@ class Region:
     lower: float = 0.0
     best: Cover | None = None
     likely: float = math.inf  # the cost of the cheapest cover by estimates
+    whole: bool = False  # a cover is measured that is not far behind
     done: bool = False
     choices: list[Choice] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
         return math.inf if self.best is None else self.best.cost
-
-    @property
-    def whole(self) -> bool:
-        """A cover is measured that is not far behind what is likely."""
-        return self.best is not None and self.cost <= BEHIND * self.likely
 
     @property
     def promise(self) -> float:
@@ -195,6 +187,7 @@ class Region:
             self.best = solve(self.problem, [e.cost for e in self.entries])
         except ValueError:  # some value has no measured producer yet
             self.best = None
+        self.whole = self.best is not None and self.cost <= BEHIND * self.likely
 
 
 def search(
@@ -223,8 +216,7 @@ def search(
     rates = backend.calibrate()
     model = partial(backend.likely, rates=rates)
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
-    regions = [_region(w, rates, bench) for w in works]
-    driver = _Driver(bench, rates, regions, void=any(w.rent for w in works))
+    driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))
         bench.learn()
@@ -241,8 +233,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
     with bench.clock.phase("enumerate"):
         s = work.saturated
         arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
-        price = prices(rates, sum(b.bytes for b in arrays))
-        found = enumerate_kernels(s, price._replace(byte=price.byte + work.rent), KEEP)
+        found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         for c in found.candidates:
@@ -271,6 +262,7 @@ class _Driver:
         for entries, (r, kernels) in zip(named, wanted, strict=True):
             r.choices = [Choice(tuple(self.chosen(r, entries[n], s) for n, s in kernels))]
             r.lower = solve(r.problem, [e.least for e in r.entries]).bound
+            r.settle()
         return True
 
     def run(self, budget: float, stop_gap: float, tell: Callable[[Progress], None]) -> None:
@@ -411,35 +403,30 @@ class _Driver:
         with self.bench.clock.phase("cover"):
             for r in self.regions:
                 r.choices = r.choices or self.choices(r)
-        cost = self.total(lambda r: r.choices[0].seconds)
-        lower = self.total(lambda r: r.lower)
+        cost, lower = self.total(lambda r: r.cost), self.total(lambda r: r.lower)
         tuned = self.bench.tuned.values()
-        return Found(
-            tuple(tuple(r.choices) for r in self.regions),
-            sum(len(r.entries) for r in self.regions),
-            sum(t.best() is not None for t in tuned),
-            sum(len(t.outcomes) for t in tuned),
-            None if self.void or cost <= 0 else max(0.0, 1 - lower / cost),
-            statistics.median(self.bench.noise or [0.0]),
-            self.void,
-            self.interrupted,
-            tuple(name for r in self.regions for name in r.capped),
-            dict(sorted(self.bench.rejected.items())),
-            dict(sorted(self.bench.messages.items())),
-            self.bench.clock.seconds(),
-        )
+        told = {
+            "candidates": sum(len(r.entries) for r in self.regions),
+            "measured": sum(t.best() is not None for t in tuned),
+            "schedules": sum(len(t.outcomes) for t in tuned),
+            "noise": statistics.median(self.bench.noise or [0.0]),
+            "capped": tuple(name for r in self.regions for name in r.capped),
+            "rejected": dict(sorted(self.bench.rejected.items())),
+            "rejected_because": dict(sorted(self.bench.messages.items())),
+            "seconds": self.bench.clock.seconds(),
+        }
+        gap = None if self.void or cost <= 0 else max(0.0, 1 - lower / cost)
+        regions = tuple(tuple(r.choices) for r in self.regions)
+        return Found(regions, gap, self.void, self.interrupted, told)
 
     def choices(self, r: Region) -> list[Choice]:
         costs = [e.cost for e in r.entries]
         covers = diverse(r.problem, costs, range(len(costs)), 3, penalty=1.1)
         return [Choice(tuple(self.chosen(r, r.entries[k]) for k in c.kernels)) for c in covers]
 
-    def chosen(self, r: Region, e: Entry, schedule: str | None = None) -> Chosen:
+    def chosen(self, r: Region, e: Entry, schedule: str = "") -> Chosen:
         """The kernel with its best schedule, or the one given."""
-        if schedule is None:
-            best = e.tuned.best()
-            assert best is not None
-            schedule = best[1]
+        schedule = schedule or (e.tuned.best() or (0.0, ""))[1]
         program = self.bench.program(e.tuned, schedule)
         seconds = e.tuned.outcomes[schedule].seconds or 0.0
         rivals = tuple(x for x in r.entries if x.root == e.root and x is not e)

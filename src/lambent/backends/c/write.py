@@ -228,7 +228,7 @@ def chosen(v: Value, among: Iterable[int]) -> tuple[int, Value, Value] | None:
 def _scattered(
     out: Emitter, spot: Spot, old: Ref, v: Reduce, i: int, e: Value, x: Value
 ) -> None:  # fmt: skip
-    """old + Σ mask(i == e, x): no loop over i, as x is added where e says, if that is in the tile."""
+    """old + Σ mask(i == e, x): no loop over i, as x is added where e says, if it is in the tile."""
     layout, new = out.layout, Map("add", (old, x), v.dtype)
     outer = v.axes - layout.unit | layout.axes(e)
     inner = [j for j in spot.axes if j != i and j not in outer]

@@ -220,7 +220,7 @@ def test_work_counts_shared_terms_once() -> None:
         3,
     )
     whole = [k for k in enumerate_kernels(s, PRICES).candidates if not k.leaves]
-    assert min(k.work for k in whole) < 1.1 * 2 * 8000 * PRICES.op
+    assert min(k.work for k in whole) < 1.1 * 8000 * PRICES.op
 
 
 def test_gathered_indices_are_part_of_a_body() -> None:

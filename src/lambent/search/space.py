@@ -259,8 +259,7 @@ def own_cost(space: Space, c: int, alt: Alt) -> float:
         groups = [[alt.kids[i] for i in g] for g in sides(space, alt.kids)]
         device, dtype = space.prices.device, space.source.classes[c].dtype
         unit = device.rate(float32) / device.rate(dtype) if device and len(groups) > 1 else 1.0
-        each = unit * max(2, len(groups)) * whole  # a sum alone is an instruction as well
-        work = sum(_product(space, g) for g in groups) + each + scaled * out
+        work = sum(_product(space, g) for g in groups) + unit * len(groups) * whole + scaled * out
         work += sum(space.points(a) * (2 + MATH) / 2 for a in front)  # two share it
     else:
         work = out * (MATH if alt.op in TRANSCENDENTAL else 1.0)
@@ -277,10 +276,10 @@ def _union(space: Space, kids: Iterable[int]) -> int:
 def _product(space: Space, kids: Iterable[int]) -> float:
     """Operations of an elementwise product (or sum) of operands, smallest first."""
     ordered = sorted(kids, key=lambda c: (space.points(c), c))
-    mask, work = space.free[ordered[0]], 0.0
+    mask, work, device = space.free[ordered[0]], 0.0, space.prices.device
     for k in ordered[1:]:
-        mask |= space.free[k]
-        work += space.volume(mask)
+        mask |= space.free[k]  # a CPU takes as long for one as for a product and its sum
+        work += (1 if device and device.held else 2) * space.volume(mask)
     return work
 
 

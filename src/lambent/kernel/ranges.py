@@ -46,13 +46,14 @@ class Range(NamedTuple):
 
 def needed(terms: Terms, t: Term, void: Void) -> frozenset[Literal]:
     """Literals without any of which the term is void: it is where their opposite is assumed."""
-    conditions = [c for c in walk(t) if c.op in ("less", "eq")]
-    literals = [(c, wanted) for c in conditions for wanted in (False, True)]
+    literals = [(c, w) for c in walk(t) if c.op in ("less", "eq") for w in (False, True)]
     return frozenset((c, w) for c, w in literals if void(assuming(terms, {c: not w})(t)))
 
 
 def updates(terms: Terms, output: Output) -> frozenset[Literal]:
     """Literals without any of which an element of the output keeps its value."""
+    if output.over is None:  # it has none
+        return frozenset()
     kept = output.over, output.index
     return needed(terms, output.term, lambda t: t.op == "in" and t.args == kept)
 

@@ -35,9 +35,8 @@ def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
     i = next((i for i in sorted(alone) if bound(extents[i]) == extents[i] <= SHORT), None)
     if i is None or t.op != "sum" or two_groups([u.free - t.axes for u in factors(*t.kids)], int):
         return t
-    every = [
-        everywhere(terms, partial(_at, terms, i, n))(*t.kids) for n in range(bound(extents[i]))
-    ]
+    rules = [partial(_at, terms, i, n) for n in range(bound(extents[i]))]
+    every = [everywhere(terms, rule)(*t.kids) for rule in rules]
     total = reduce(partial(terms.binary, "add"), every)
     return _cases(terms, extents, terms.reduce("sum", t.axes - {i}, total))
 

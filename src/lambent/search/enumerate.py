@@ -39,7 +39,6 @@ from lambent.search.space import (
 MAX_REDUCTIONS = 6  # reductions fused in one kernel
 KERNELS = 0.5  # the share of kept bodies that become kernels; all of them are parts of others
 NEAR = 0.05  # ranks that differ by less are equally good
-FAR = 2.0  # a rank so many times the least comes after all others
 SAME = 1 + 1e-9  # work that differs less is the same
 
 
@@ -296,7 +295,7 @@ class _Search:
 
         for key in sorted(work, key=order):
             products = key[1] & self.products
-            places[key] = ranks[key] > FAR * least, better[products]
+            places[key] = ranks[key] > 2 * least, better[products]  # far ones come last
             better[products] += 1
         return sorted(places, key=places.__getitem__)
 

@@ -490,13 +490,13 @@ def _store(space: Space, c: int) -> None:
 
 
 def layout(space: Space, c: int) -> list[int]:
-    """The order of the axes of a stored class: as results, then inputs have them.
+    """The order of the axes of a stored class: that of an input with all of them.
 
+    Else it is as results have them, then as inputs do.
     For a class of weights the axis that only it brings to a contraction comes last.
     """
-    dims = map(outermost_first, itertools.chain(*(r.index for r in space.source.roots)))
-    order = dict.fromkeys(itertools.chain((part for _, part, _ in space.source.cuts), *dims))
-    seen: set[int] = set()
+    roots = map(outermost_first, itertools.chain(*(r.index for r in space.source.roots)))
+    seen, loads = set[int](), [[part for _, part, _ in space.source.cuts]]
 
     def visit(k: int) -> None:
         if k in seen or k not in space.best:
@@ -504,14 +504,16 @@ def layout(space: Space, c: int) -> list[int]:
         seen.add(k)
         alt = space.best[k]
         if alt.op == "in":
-            order.update(dict.fromkeys(a for i in alt.args[1] for a in outermost_first(i)))
+            loads.append([a for i in alt.args[1] for a in outermost_first(i)])
         front, rest = _factors(alt)
         for kid in (*front, *sorted(rest, key=lambda x: (space.weights(x), x))):
             visit(kid)
 
     visit(c)
-    order.update(dict.fromkeys(sorted(space.source.classes[c].free)))
-    axes = [a for a in order if space.free[c] >> a & 1]
+    free = space.source.classes[c].free
+    whole = [load for load in loads if free <= {*load}]  # an input that has all of the axes
+    order = dict.fromkeys(itertools.chain(*whole[:1], *roots, *loads, sorted(free)))
+    axes = [a for a in order if a in free]
     last = _lane(space, c) if space.weights(c) else None
     return axes if last is None else [*(a for a in axes if a != last), last]
 

@@ -23,6 +23,7 @@ Case = tuple[
 _ids = np.array([[1, 0, 3], [-1, 3, 3]])
 _tids = torch.tensor(_ids) % 4
 _unique = np.array([[1, 0], [2, 3]])  # of equal indices PyTorch's gradient takes both for written
+_ids3 = np.array([[1, 0, 3, 3], [0, 3, 3, 1], [2, 2, 2, 2]])
 _mask = np.random.default_rng(0).random((3, 4)) < 0.5
 
 
@@ -126,7 +127,54 @@ CASES: dict[str, Case] = {
         lambda x: lt.adaptive_avg_pool1d(x, 3), lambda x: F.adaptive_avg_pool1d(x, 3),
         ((1, 1, 7),), WIDE,
     ),
+    "convolutions of three dims": (
+        lambda x, w, v: lt.conv_transpose3d(lt.conv3d(x, w, padding=1), v),
+        lambda x, w, v: F.conv_transpose3d(F.conv3d(x, w, padding=1), v),
+        ((1, 1, 2, 3, 2), (2, 1, 2, 2, 2), (2, 1, 1, 2, 1)), WIDE,
+    ),
+    "conv_transpose2d": (
+        lambda x, w: lt.conv_transpose2d(x, w, stride=2, padding=1),
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1),
+        ((1, 2, 3, 3), (2, 1, 3, 2)), WIDE,
+    ),
+    "pools of lines": (
+        lambda x: lt.max_pool1d(x, 2) + lt.adaptive_max_pool1d(x, 3),
+        lambda x: F.max_pool1d(x, 2) + F.adaptive_max_pool1d(x, 3), ((1, 2, 6),), WIDE,
+    ),
+    "pools of planes": (
+        lambda x: lt.avg_pool2d(x, 2) + lt.adaptive_max_pool2d(x, 2) + lt.adaptive_avg_pool2d(x, 2),
+        lambda x: F.avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 2),
+        ((1, 1, 4, 4),), WIDE,
+    ),
+    "pools of spaces": (
+        lambda x: lt.avg_pool3d(x, 2) + lt.max_pool3d(x, 2) + lt.adaptive_max_pool3d(x, 1)
+        + lt.adaptive_avg_pool3d(x, 1),
+        lambda x: F.avg_pool3d(x, 2) + F.max_pool3d(x, 2) + F.adaptive_max_pool3d(x, 1)
+        + F.adaptive_avg_pool3d(x, 1), ((1, 1, 2, 2, 2),), WIDE,
+    ),
+    "more products": (
+        lambda x, y: lt.outer(x, y) * lt.dot(x, y), lambda x, y: torch.outer(x, y) * (x @ y),
+        ((3,), (3,)), WIDE,
+    ),
+    "more shapes": (
+        lambda x: lt.squeeze(lt.unsqueeze(lt.moveaxis(lt.transpose(x, 0, 1), 0, 1), 0), 0)
+        * lt.chunk(lt.broadcast_to(x.sum(), (3, 8)), 2, 1)[1] + lt.unflatten(x, 1, (2, 2)).sum(),
+        lambda x: x * x.sum().broadcast_to(3, 4) + x.sum(), X, WIDE,
+    ),
+    "views": (
+        lambda x: lt.window(lt.reshape(lt.permute(x, 1, 0), -1), 0, 3, 2)
+        * lt.expand(lt.repeat(lt.pow(x[:1, :1], 2.0), 3, 1), 5, 3),
+        lambda x: x.permute(1, 0).reshape(-1).unfold(0, 3, 2) * x[0, 0] ** 2, X, WIDE,
+    ),
     # norms
+    "batch_norm_given": (
+        lambda x: lt.batch_norm(x, np.ones(2), np.full(2, 0.5)),
+        lambda x: F.batch_norm(x, torch.ones(2).double(), torch.full((2,), 0.5).double()),
+        ((3, 2, 2),), WIDE,
+    ),
+    "instance_norm": (
+        lambda x: lt.instance_norm(x), lambda x: F.instance_norm(x), ((1, 2, 3, 2),), WIDE,
+    ),
     "layer_norm": (
         lambda x, w, b: lt.layer_norm(x, 4, w, b), lambda x, w, b: F.layer_norm(x, (4,), w, b),
         ((3, 4), (4,), (4,)), WIDE,
@@ -150,6 +198,10 @@ CASES: dict[str, Case] = {
     "take": (lambda x: x.take(_ids, 1), lambda x: x[:, _tids], X, WIDE),
     "gather": (
         lambda x: x.gather(1, _ids % 4), lambda x: x[:2].gather(1, _tids), X, WIDE,
+    ),
+    "more gathers": (
+        lambda x: lt.index_select(x, 0, np.array([2, 0, 2])) * lt.take_along_axis(x, _ids3, 1),
+        lambda x: x[[2, 0, 2]] * x.gather(1, torch.tensor(_ids3)), X, WIDE,
     ),
     "getitem": (lambda x: x[_ids % 3, _ids], lambda x: x[_tids_3, _tids], X, WIDE),
     "scatter": (
@@ -205,6 +257,26 @@ def test_gradients_are_pytorchs_and_those_of_differences(name: str, seed: int) -
     ]
     along = sum(float((values[n] * way[n]).sum()) for n in at)
     np.testing.assert_allclose((ends[0] - ends[1]) / 2, along, rtol=2e-5, atol=2e-11)
+
+
+APART = {
+    "checkpoint", "grad", "stop_gradient",  # tests/graph/test_autograd.py
+    "all", "any", "isfinite", "isnan", "tensor", "zeros",
+    "arange", "argmax", "argmin", "argsort", "cast", "constant", "equal", "eye", "floor_divide",
+    "full", "full_like", "greater", "greater_equal", "invert", "isinf", "less", "less_equal",
+    "linspace", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal", "one_hot",
+    "ones", "ones_like", "tri", "zeros_like",  # of no operand, or with results that have none
+}  # fmt: skip
+
+
+def test_every_op_that_has_a_gradient_has_a_case() -> None:
+    public = {n: f for n, f in vars(lt).items() if f.__class__.__name__ == "function"}
+    ops = {n: f for n, f in public.items() if f.__module__.startswith("lambent.functional")}
+    tested = {n for n, f in ops.items() if any(f is case[0] for case in CASES.values())}
+    for f, *_ in CASES.values():
+        tested.update(f.__code__.co_names)
+    losses = {n for n in ops if n.endswith(("_loss", "entropy", "logits")) or n == "kl_div"}
+    assert sorted(ops.keys() - tested - APART - losses) == []
 
 
 def test_where_pytorch_is_finite_at_edges_so_are_we() -> None:

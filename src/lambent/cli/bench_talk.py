@@ -198,7 +198,8 @@ def torch_engine(model: LanguageModel, state: dict[str, Any], dtype: Any) -> Eng
     def feed(past: int, new: Sequence[int]) -> Array:
         if past == 0:
             cache[0] = DynamicCache()
-        cache[0].crop(past)
+        if (more := cache[0].get_seq_length() - past) > 0:
+            cache[0].crop(-more)
         with torch.no_grad():
             told = net(
                 input_ids=torch.tensor([list(new)]), past_key_values=cache[0], use_cache=True,

@@ -273,3 +273,4 @@ def test_refused_when_called() -> None:
         with pytest.raises(ValueError, match="share memory"):
             program(x=good, y=other)
     assert program(x=good, y=whole[3:, :4])[0] is good
+    assert program.run([good, np.ones((3, 4), np.float32)])[0] is good and (good == 3).all()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from gguf_files import Tensors, gguf_bytes
 from lambent.backends.reference.graph import evaluate
 from lambent.frontends.gguf import FORMATS
 from lambent.frontends.language import LanguageModel, load_language_model
+from lambent.graph.node import topo
 from lambent.nn.decoder import DecoderConfig, weight_shapes
 from lambent.nn.rotary import Rotary
 from lambent.text.generate import Session, graph
@@ -68,6 +71,14 @@ class Reference:
     def __init__(self, model: LanguageModel) -> None:
         self.outputs = graph(model)
         self.runs = 0
+
+    @property
+    def manifest(self) -> Any:
+        found = [n for n in topo([t.node for t in self.outputs.values()]) if n.op == "input"]
+        return SimpleNamespace(inputs=[SimpleNamespace(name=n.attr) for n in found])
+
+    def run(self, given: Sequence[Any]) -> dict[str, Any]:
+        return self(**{s.name: a for s, a in zip(self.manifest.inputs, given, strict=True)})
 
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         self.runs += 1

@@ -112,6 +112,11 @@ class Program:
         given = [_as_array(slot, arrays[slot.name]) for slot in m.inputs]
         if m.donated:
             _check_donated(m, given, arrays)
+        return self.run(given)
+
+    def run(self, given: Sequence[Array]) -> Any:
+        """A call with arrays that need no look, in the manifest's order: contiguous, of the inputs'
+        dtypes, and donated ones writable, apart from the others. For a loop that knows them."""
         runs, symbols, shapes, arena = self._at(*(a.shape for a in given))
         m = runs.manifest
         outputs = [

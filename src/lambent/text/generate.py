@@ -36,7 +36,10 @@ USUAL = 512
 class Runs(Protocol):
     """A compiled program."""
 
+    manifest: Any
+
     def __call__(self, /, **arrays: Any) -> Any: ...
+    def run(self, given: Sequence[Array]) -> Any: ...
 
 
 def graph(model: LanguageModel) -> dict[str, Tensor]:
@@ -103,6 +106,7 @@ class Session:
         self.model, self.text, self.program, self.compiled = model, text, program, compiled
         self.ids: list[int] = []
         self._weights = model.arrays()
+        self._order: list[str] = []
         self._caches = self._empty(ROOM)
 
     def generate(
@@ -169,7 +173,12 @@ class Session:
         length = len(self.ids) + len(new)
         self._grow(length)
         caches = {name: cache[:length] for name, cache in self._caches.items()}
-        out = self.program(ids=np.array(new, np.int64), **caches, **self._weights)
+        given = {"ids": np.array(new, np.int64), **caches, **self._weights}
+        if self._order:  # the weights were looked at in the first run
+            out = self.program.run([given[name] for name in self._order])
+        else:
+            out = self.program(**given)
+            self._order = [slot.name for slot in self.program.manifest.inputs]
         self.ids += new
         scores: Array = out["scores"][0]
         return scores

@@ -178,11 +178,9 @@ class Program:
     def peak_bytes(self, **symbols: int) -> int:
         """Bytes of inputs, outputs, weights and intermediates together, at given sizes."""
         m, sizes = self.manifest, self._hints() | symbols
-        arrays = [
-            math.prod(slot.at(sizes)) * DTYPES[slot.dtype].itemsize
-            for slot in (*m.inputs, *m.outputs, *m.weights)
-        ]
-        return number(m.arena, sizes) + sum(arrays)
+        slots = (*m.inputs, *m.outputs, *m.weights)
+        held = sum(math.prod(s.at(sizes)) * DTYPES[s.dtype].itemsize for s in slots)
+        return number(m.arena, sizes) + held
 
     def _hints(self) -> dict[str, int]:
         return {s.name: s.hint for s in self.manifest.symbols}
@@ -274,8 +272,7 @@ def sizes_at(manifest: Manifest, *shapes: Shape) -> tuple[Shape, list[Shape], in
     """What follows from the inputs' shapes: symbols as the code wants them, outputs, the arena."""
     symbols = bind(manifest, shapes)
     parts = tuple(symbols[s.name] // s.multiple for s in manifest.symbols)
-    outputs = [slot.at(symbols) for slot in manifest.outputs]
-    return parts, outputs, number(manifest.arena, symbols)
+    return parts, [s.at(symbols) for s in manifest.outputs], number(manifest.arena, symbols)
 
 
 def bind(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:

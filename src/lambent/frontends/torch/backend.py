@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._dynamo.callback import on_compile_end, on_compile_start
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
@@ -23,28 +21,6 @@ from lambent.frontends.torch.convert import unsupported
 from lambent.frontends.torch.decompose import decompositions
 from lambent.frontends.torch.region import Region
 from lambent.frontends.torch.values import Unsupported
-
-
-def _rest_while_dynamo_compiles() -> None:
-    """Pause the garbage collector: it would go through all of PyTorch's objects again and again.
-
-    That is a fifth of the time that a second start takes.
-    """
-    was = [False]
-
-    def begin(_: object) -> None:
-        was[0] = gc.isenabled()
-        gc.disable()
-
-    def end(_: object) -> None:
-        if was[0]:
-            gc.enable()
-
-    on_compile_start(begin)
-    on_compile_end(end)
-
-
-_rest_while_dynamo_compiles()
 
 
 class FallbackWarning(UserWarning):

@@ -296,7 +296,8 @@ def bind(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:
         values[s.name] = int(value)
         told.append(f"{s.name} = {value} from dim {dim} of {name!r}")
     where = ", ".join(told)
-    for slot, shape in zip(manifest.inputs, shapes, strict=True):
+    pairs = zip(manifest.inputs, shapes, strict=True)
+    for slot, shape in ((s, shape) for s, shape in pairs if (*s.shape,) != shape):
         for i, (size, got, want) in enumerate(zip(slot.shape, shape, slot.at(values), strict=True)):
             if got != want:
                 why = "" if isinstance(size, int) else f" = {size} ({where})"

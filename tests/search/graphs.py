@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,24 @@ def two_readers() -> Tensor:
     return y + y.mT
 
 
+def conv(x: Tensor, name: str, **how: int) -> Tensor:
+    return lt.conv2d(x, weight(name, 4, x.shape[1], 3, 3), **how)
+
+
+def convs() -> Tensor:
+    """Windows over what elementwise work made, of windows with gaps."""
+    x = conv(lt.input("x", (1, 3, 9, 8)) + 1.0, "a", padding=2, dilation=2)
+    return conv(lt.relu(x), "b", padding=1, stride=2)
+
+
+def rows_of_images(n: Any = 6) -> Tensor:
+    return lt.conv1d(lt.input("x", (2, 3, n)), weight("w", 4, 3, 3), padding=1)
+
+
 GRAPHS: dict[str, Callable[[], Tensor]] = {
+    "conv": lambda: conv(lt.input("x", (1, 3, 7, 6)), "w", padding=1),
+    "convs": convs,
+    "conv1d": rows_of_images,
     "matmul": matmul,
     "softmax": softmax,
     "norm": norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,15 @@ def test_equal_runs_give_equal_candidates() -> None:
     assert [canonical(k.kernel).text for k in a.candidates] == [
         canonical(k.kernel).text for k in b.candidates
     ]
+
+
+def test_what_windows_pass_over_is_stored_once() -> None:
+    """Padded, and not once for each offset of the window; the same with a symbolic size."""
+    shapes = {s.buffer.shape for s in found(GRAPHS["conv"]()).stored}
+    assert (3, 9, 8) in shapes
+    assert 3 * 7 * 6 * 9 not in map(math.prod, shapes)
+    n = lt.Dim("n", 1, 64, hint=16)
+    assert (2, 3, n + 2) in {s.buffer.shape for s in found(GRAPHS["conv1d"](n)).stored}
 
 
 def test_matmul_is_one_kernel() -> None:

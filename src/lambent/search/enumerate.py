@@ -21,7 +21,7 @@ from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS, Term, Terms, indices_of, walk
 from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Kernel, Output
-from lambent.kernel.rewrite import reindexed
+from lambent.kernel.rewrite import everywhere, reindexed
 from lambent.search.cover import Option
 from lambent.search.flatten import ONE
 from lambent.search.space import (
@@ -33,7 +33,9 @@ from lambent.search.space import (
     mask_of,
     own_cost,
     prepare,
+    replaced,
     sides,
+    through,
 )  # fmt: skip
 
 MAX_REDUCTIONS = 6  # reductions fused in one kernel
@@ -92,7 +94,7 @@ class _Search:
         self.loads: dict[int, Body] = {}
         self.capped: set[int] = set()
         self.size = {name: space.used(name) for name in space.source.buffers}
-        self.size.update((i.buffer.name, space.bytes(i.cls)) for i in space.stored)
+        self.size.update((i.buffer.name, i.buffer.bytes) for i in space.stored)
         names = [*space.by_name, *(n for n in space.source.buffers if n not in space.by_name)]
         self.leaf_bit = {name: 1 << n for n, name in enumerate(names)}  # stored ones come first
         self.leaf_names = names
@@ -410,8 +412,15 @@ class _Builder:
 
     def kernel(self, stored: Stored, body: Body) -> Kernel | None:
         """The kernel that stores a body; None if it depends on an axis that the buffer lacks."""
-        s, term = self.space, self.term(body)
-        have = frozenset[int]().union(*map(axes_in, stored.index))
+        s, term, index = self.space, self.term(body), stored.index
+        if stored.sums:
+            same = through(stored.sums)
+            if any(replaced(i, same) != i for t in walk(term) for i in t.indices):
+                return None
+            still = {a: new for a, new in same.items() if new == 0}
+            index = tuple(replaced(i, still) for i in index)
+            term = everywhere(self.terms, axes=still)(term)
+        have = frozenset[int]().union(*map(axes_in, index))
         if not term.free <= have:
             return None
         terms = list(walk(term))
@@ -421,7 +430,8 @@ class _Builder:
         )
         axes = have.union(*(t.free | t.axes for t in terms))
         extents = {a: s.source.extents[a] for a in sorted(axes)}
-        return Kernel((Output(stored.buffer, stored.index, term),), inputs, extents)
+        extents |= {a: s.extent(whole) for a, whole in stored.sums.items()}
+        return Kernel((Output(stored.buffer, index, term),), inputs, extents)
 
 
 def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Candidates:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import Saturated
 from lambent.algebra.rules import bits
-from lambent.algebra.term import REDUCTIONS
+from lambent.algebra.term import REDUCTIONS, indices_of
 from lambent.backends.base import Calibration
 from lambent.backends.roles import outermost_first
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
 from lambent.graph.dtypes import float32
 from lambent.kernel.kernel import Buffer
-from lambent.kernel.rewrite import steps
+from lambent.kernel.rewrite import reindexed, steps
 from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
 
 MATH = 6.0  # operations that the cheapest transcendental function or division takes at least
@@ -55,12 +55,16 @@ class Alt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A class that a plan may store, and where: `buffer[index] = value of the class`."""
+    """A class that a plan may store, and where: `buffer[index] = value of the class`.
+
+    sums: of axes in the index, through which alone the class depends on them (see `_sums`).
+    """
 
     cls: int
     buffer: Buffer
     index: tuple[Size, ...]
     output: bool = False
+    sums: Mapping[int, Size] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -91,6 +95,10 @@ class Space:
 
     def chief_of(self, cls: int) -> int | None:
         return self.chief.get(self.family[cls])
+
+    def extent(self, index: Size) -> Size:
+        """One more than the greatest value of an index that no axis lessens."""
+        return replaced(index, {a: n - 1 for a, n in self.source.extents.items()}) + 1
 
     def points(self, cls: int) -> float:
         return self.volume(self.free[cls])
@@ -413,12 +421,14 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
                         operands[f] = by_factors[f]
     wanted += [c for c, _ in operands.values()]
     ends = _ends(space, by_factors)
-    wanted = [space.chief_of(c) or c for c in wanted if c in ends and not space.weights(c)]
+    wanted = [c for c in wanted if c in ends and not space.weights(c)]
+    masked = {a.kids[-1] for c in wanted for a in space.alts[c] if a.op == "mask"}
+    wanted = [space.chief_of(c) or c for c in wanted if c not in masked or space.chief_of(c) == c]
     space.packed = {c for c in space.alts if space.weights(c) and _packs(space, c)}
     wanted += sorted(space.packed)
     for c in dict.fromkeys(wanted):
         if c not in space.item and c in space.cost:
-            _store(space, c)
+            _store(space, c, wanted)
     return {f: p for f, p in operands.items() if p[0] in space.item}
 
 
@@ -471,22 +481,64 @@ def _reads(space: Space, c: int) -> bool:
     return any(space.best[k].op == "in" for k in _reached(space, [c]))
 
 
-def _store(space: Space, c: int) -> None:
+def _store(space: Space, c: int, wanted: Collection[int]) -> None:
     name = f"c{c}"
     while name in space.by_name or name in space.source.buffers:
         name += "_"
     order = layout(space, c)
-    extents, dtype = space.source.extents, space.source.classes[c].dtype
+    dtype = space.source.classes[c].dtype
     if any(part in order for _, part, _ in space.source.cuts):  # parts are added up as they are
         dtype = dtype.compute
+    sums = {} if space.weights(c) else _sums(space, c, wanted)
+    order = [a for a in order if through(sums).get(a) != 0]
     shape, index = list[Size](), list[Size]()
     for before, a in itertools.pairwise((-1, *order)):
+        part = sums.get(a, axis(a))
         if (before, a) not in space.beside or space.weights(c):
             shape, index = [*shape, 1], [*index, 0]
-        shape[-1], index[-1] = shape[-1] * extents[a], index[-1] * extents[a] + axis(a)
+        extent = space.extent(part)
+        shape[-1], index[-1] = shape[-1] * extent, index[-1] * extent + part
     buffer = Buffer(name, dtype, tuple(shape), space.weights(c))
     space.item[c] = space.by_name[name] = len(space.stored)
-    space.stored.append(Stored(c, buffer, tuple(index)))
+    space.stored.append(Stored(c, buffer, tuple(index), sums=sums))
+
+
+def _sums(space: Space, c: int, wanted: Collection[int]) -> dict[int, Size]:
+    """Sums of axes through which alone a class depends on them, by the axis that stands for all.
+
+    A padded array that a window passes over is such a class: no offset of it need be stored apart.
+    What is stored on the way to it must depend on the same sums, or on none of these axes.
+    """
+    below = _reached(space, [c])
+    used = [i for k in below for i in indices_of(space.best[k].op, space.best[k].args)]
+    reduced = [space.best[k].args[0] for k in below if space.best[k].op in REDUCTIONS]
+    taken = set[int]().union(*reduced)
+    found: dict[int, Size] = {}
+    for linear in map(steps, used):
+        units = [a for a, step in linear.items() if step == 1]
+        if len(linear) < 2 or not units or min(linear.values()) < 1 or taken & linear.keys():
+            continue
+        kept = max(units, key=lambda a: (space.volume(1 << a), a))
+        whole: Size = sum(step * axis(a) for a, step in linear.items())
+        inner = [k for k in below[1:] if k in wanted and space.free[k] & mask_of(linear)]
+        if (
+            representative(space.extent(whole)) < space.volume(mask_of(linear))
+            and all(replaced(i, through({kept: whole})) == i for i in used)
+            and all(_sums(space, k, wanted).get(kept) == whole for k in inner)
+        ):
+            found[kept] = whole
+            taken.update(linear)
+    return found
+
+
+def through(sums: Mapping[int, Size]) -> dict[int, Size]:
+    """What axes may be replaced by where only their sums count: one by all, the others by 0."""
+    return {a: whole if a == kept else 0 for kept, whole in sums.items() for a in steps(whole)}
+
+
+def replaced(index: Size, axes: Mapping[int, Size]) -> Size:
+    """The index expression with axes replaced."""
+    return reindexed(index, lambda value: value, axes)
 
 
 def layout(space: Space, c: int) -> list[int]:

@@ -33,7 +33,9 @@ def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
     compared = frozenset[int]().union(*(u.free for u in inside if u.op in ("eq", "less")))
     alone = t.axes & compared.difference(*(u.axes for u in inside))
     i = next((i for i in sorted(alone) if bound(extents[i]) == extents[i] <= SHORT), None)
-    if i is None or t.op != "sum" or two_groups([u.free - t.axes for u in factors(*t.kids)], int):
+    if i is None or t.op != "sum" or any(u.axes for u in inside):  # those would be repeated
+        return t
+    if two_groups([u.free - t.axes for u in factors(*t.kids)], int):
         return t
     rules = [partial(_at, terms, i, n) for n in range(bound(extents[i]))]
     every = [everywhere(terms, rule)(*t.kids) for rule in rules]

@@ -27,7 +27,7 @@ def batches() -> Iterator[Batch]:
 
 
 def loss(model: nn.Linear, batch: dict[str, lt.Tensor], step: lt.Tensor) -> lt.Tensor:
-    x = lt.random.dropout(batch["x"], 0.01, seed=1, step=step)
+    x = batch["x"] * (1.0 - 0.01 / (1.0 + step.astype("float32")))
     return lt.mse_loss(model(x), batch["y"])
 
 

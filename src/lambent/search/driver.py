@@ -36,7 +36,6 @@ KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
-BEHIND = 4.0  # times the likely cost that a measured cover may have and still count for one
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -160,8 +159,8 @@ class Region:
     capped: tuple[str, ...]
     lower: float = 0.0
     best: Cover | None = None
-    likely: float = math.inf  # the cost of the cheapest cover by estimates
-    whole: bool = False  # a cover is measured that is not far behind
+    stepped: bool = False  # it had a step of this search
+    whole: bool = False  # a cover is measured, with what this search pays for storing in mind
     done: bool = False
     choices: list[Choice] = field(default_factory=list)
 
@@ -187,7 +186,7 @@ class Region:
             self.best = solve(self.problem, [e.cost for e in self.entries])
         except ValueError:  # some value has no measured producer yet
             self.best = None
-        self.whole = self.best is not None and self.cost <= BEHIND * self.likely
+        self.whole = self.best is not None and (self.stepped or not self.work.rent)
 
 
 def search(
@@ -293,7 +292,6 @@ class _Driver:
                 raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
             likely = self.likely(r, PRICING * budget)
-            r.likely = likely[0].cost
             r.settle()
         covers = [*likely, optimistic]
         new = {} if r.cost * (1 - stop_gap) <= r.lower else self.new_kernels(r, covers)
@@ -312,6 +310,7 @@ class _Driver:
             gain = before and now and now[0] < 0.98 * before[0]
             t.stale = 0 if gain else t.stale + 1
         self.check_bounds()
+        r.stepped = True
         with self.bench.clock.phase("cover"):
             r.settle()
 

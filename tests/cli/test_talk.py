@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from small_model import in_place, metadata, tensors, write
 
 from lambent import compiler
+from lambent.graph.node import topo
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -21,9 +23,16 @@ class Evaluated:
 
     def __init__(self, outputs: dict[str, Any]) -> None:
         self.outputs = outputs
+        nodes = topo([t.node for t in outputs.values()])
+        inputs = [SimpleNamespace(name=n.name) for n in nodes if n.op == "input"]
+        self.manifest = SimpleNamespace(inputs=inputs)
 
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         return in_place(self.outputs, arrays)
+
+    def run(self, given: Sequence[Any]) -> dict[str, Any]:
+        names = [slot.name for slot in self.manifest.inputs]
+        return self(**dict(zip(names, given, strict=True)))
 
     def save(self, path: Path) -> None:
         path.write_text("kept")

@@ -93,7 +93,7 @@ def test_what_windows_pass_over_is_stored_once() -> None:
     shapes = {s.buffer.shape for s in found(GRAPHS["conv"]()).stored}
     assert (3, 9, 8) in shapes
     assert 3 * 7 * 6 * 9 not in map(math.prod, shapes)
-    n = lt.Dim("n", 1, 64, hint=16)
+    n = lt.Dim("windows_n", 1, 64, hint=16)
     assert (2, 3, n + 2) in {s.buffer.shape for s in found(GRAPHS["conv1d"](n)).stored}
 
 

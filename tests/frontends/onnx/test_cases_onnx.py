@@ -98,7 +98,7 @@ def test_case_6_equal_runs_give_equal_graphs(tmp_path: Path) -> None:
     m = model(
         [node("MatMul", "x,w", "y"), node("Relu", "y", "z"), node("MatMul", "z,v", "u"),
          node("Softmax", "u", "o"), node("Add", "u,z", "p")],
-        [info("x", ["n", 8])], [info("o", None), info("p", None)],
+        [info("x", ["case_6_n", 8])], [info("o", None), info("p", None)],
         {"w": normal(8, 8), "v": normal(8, 8)},
     )  # fmt: skip
     file = tmp_path / "m.onnx"

@@ -23,8 +23,6 @@ class Thrift:
 
 THRIFTS = (Thrift(), Thrift(1e-9), Thrift(1e-6, True))
 """What is tried, most wasteful first."""
-
-
 SAME = 1.03  # programs whose costs differ by less are told apart by the memory they take
 
 

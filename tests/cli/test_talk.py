@@ -6,14 +6,12 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from small_model import in_place, metadata, tensors, write
+from small_model import in_place, manifest, metadata, tensors, write
 
 from lambent import compiler
-from lambent.graph.node import topo
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -23,9 +21,7 @@ class Evaluated:
 
     def __init__(self, outputs: dict[str, Any]) -> None:
         self.outputs = outputs
-        nodes = topo([t.node for t in outputs.values()])
-        inputs = [SimpleNamespace(name=n.name) for n in nodes if n.op == "input"]
-        self.manifest = SimpleNamespace(inputs=inputs)
+        self.manifest = manifest(outputs)
 
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         return in_place(self.outputs, arrays)

@@ -74,8 +74,7 @@ class Reference:
 
     @property
     def manifest(self) -> Any:
-        found = [n for n in topo([t.node for t in self.outputs.values()]) if n.op == "input"]
-        return SimpleNamespace(inputs=[SimpleNamespace(name=n.attr) for n in found])
+        return manifest(self.outputs)
 
     def run(self, given: Sequence[Any]) -> dict[str, Any]:
         return self(**{s.name: a for s, a in zip(self.manifest.inputs, given, strict=True)})
@@ -83,6 +82,12 @@ class Reference:
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         self.runs += 1
         return in_place(self.outputs, arrays)
+
+
+def manifest(outputs: dict[str, Any]) -> Any:
+    """The names of a graph's inputs, as a Program has them."""
+    found = [n for n in topo([t.node for t in outputs.values()]) if n.op == "input"]
+    return SimpleNamespace(inputs=[SimpleNamespace(name=n.name) for n in found])
 
 
 def in_place(outputs: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:

@@ -176,11 +176,9 @@ def torch_state(model: LanguageModel) -> dict[str, Any]:
     return state
 
 
-def torch_engine(model: LanguageModel, state: dict[str, Any], dtype: Any) -> Engine:
-    """The model as transformers runs it, with its cache of keys and values."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    import torch
-    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+def torch_model(model: LanguageModel, state: dict[str, Any], dtype: Any, **more: Any) -> Any:
+    """The model as transformers has it; `more` goes to its configuration."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     c = model.config
     assert c.rotary is not None
@@ -188,12 +186,21 @@ def torch_engine(model: LanguageModel, state: dict[str, Any], dtype: Any) -> Eng
         vocab_size=c.vocabulary, hidden_size=c.hidden, intermediate_size=c.intermediate,
         num_hidden_layers=c.layers, num_attention_heads=c.heads, num_key_value_heads=c.kv_heads,
         head_dim=c.head_dim, max_position_embeddings=c.context, rms_norm_eps=c.eps,
-        rope_theta=c.rotary.base, tie_word_embeddings="lm_head.weight" not in state,
+        rope_theta=c.rotary.base, tie_word_embeddings="lm_head.weight" not in state, **more,
     )  # fmt: skip
     net = LlamaForCausalLM(config).to(dtype).eval()
     missing, unknown = net.load_state_dict(state, strict=False)
     assert not unknown and set(missing) <= {"lm_head.weight"}, (missing, unknown)
-    cache = [DynamicCache()]
+    return net
+
+
+def torch_engine(model: LanguageModel, state: dict[str, Any], dtype: Any) -> Engine:
+    """The model as transformers runs it, with its cache of keys and values."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import torch
+    from transformers import DynamicCache
+
+    net, cache = torch_model(model, state, dtype), [DynamicCache()]
 
     def feed(past: int, new: Sequence[int]) -> Array:
         if past == 0:

@@ -70,7 +70,7 @@ def program_key(name: str, device: str, what: tuple[object, ...], kind: str = "l
     return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.{kind}"
 
 
-def load_program(key: str, given: Mapping[str, Array] | None = None) -> Program | None:
+def load_program(key: str, given: Mapping[str, Array] = {}) -> Program | None:
     """The cached program, or None: not there, or no longer readable.
 
     Args:
@@ -89,7 +89,7 @@ def load_program(key: str, given: Mapping[str, Array] | None = None) -> Program 
         return None
     for part in (*found.narrower, found) if given else ():
         slots = zip(part.manifest.weights, part.weights, strict=True)
-        part.weights = [_shared((given or {}).get(slot.name), array) for slot, array in slots]
+        part.weights = [_shared(given.get(slot.name), array) for slot, array in slots]
     return found
 
 

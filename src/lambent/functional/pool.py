@@ -17,6 +17,8 @@ from lambent.graph.prove import maximum, minimum
 from lambent.graph.tensor import Tensor, at_least, describe, iota
 
 OutputSize: TypeAlias = "int | Sequence[int | None] | None"
+Numbers: TypeAlias = "tuple[PerDim, PerDim | None, PerDim, PerDim]"
+"""Of a pool: kernel size, stride, padding and dilation."""
 
 
 def max_pool(
@@ -73,24 +75,18 @@ def max_pool_indices(
     return where(largest, at, constant(prod(x.shape[x.ndim - rank :]), at.dtype)).min(inner)
 
 
-def max_pool_at(
-    rank: int,
-    x: Tensor,
-    indices: Tensor,
-    kernel_size: PerDim,
-    stride: PerDim | None = None,
-    padding: PerDim = 0,
-    dilation: PerDim = 1,
-    ceil_mode: bool = False,
-) -> Tensor:
+def max_pool_at(rank: int, x: Tensor, indices: Tensor, numbers: Numbers, ceil_mode: bool) -> Tensor:
     """The elements of x that `max_pool_indices` names: `max_pool`, with the gradient of PyTorch.
 
     Composed: of each window the sum of those whose place is the index.
 
+    Args:
+        numbers: kernel size, stride, padding and dilation.
+
     Raises:
         TypeError, ValueError: as `max_pool`.
     """
-    y, at = _numbered(rank, x, (kernel_size, stride, padding, dilation), ceil_mode)
+    y, at = _numbered(rank, x, numbers, ceil_mode)
     found = at == indices.reshape(*indices.shape, *(1,) * rank)
     return where(found, y, constant(0, x.dtype)).sum(tuple(range(-rank, 0)))
 
@@ -202,9 +198,7 @@ def _windows(
     return windows(op, padded, ks, ss, ds), dims
 
 
-def _numbered(
-    rank: int, x: Tensor, numbers: tuple[PerDim, PerDim | None, PerDim, PerDim], ceil_mode: bool
-) -> tuple[Tensor, Tensor]:
+def _numbered(rank: int, x: Tensor, numbers: Numbers, ceil_mode: bool) -> tuple[Tensor, Tensor]:
     """Windows of x for a maximum, and of each element its place in the flattened last dims."""
     op, spatial = f"max_pool{rank}d", x.shape[x.ndim - rank :]
     y, _ = _windows(op, x, numbers, rank, ceil_mode, lowest(x.dtype))

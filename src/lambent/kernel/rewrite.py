@@ -30,7 +30,8 @@ def rebuilt(
     axes: Mapping[int, Size] = {},
     buffers: Mapping[str, str] = {},
 ) -> Term:
-    """t with f applied to its operands (also inside its indices); its own axes replaced.
+    """t with f applied to its operands (also inside its indices); its own axes replaced, and its
+    buffer renamed.
 
     A reduction is then over the axes that its own became. Constant conditions and sums with 0
     vanish.
@@ -177,11 +178,8 @@ def split(kernel: Kernel) -> Split:
     @cache
     def renamed(t: Term, names: frozenset[tuple[int, int]]) -> Term:
         here = frozenset(n for n in names if n[0] in t.free)
-        return (
-            rebuilt(terms, t, lambda k: renamed(k, here), {a: axis(b) for a, b in here})
-            if here
-            else t
-        )
+        new = {a: axis(b) for a, b in here}
+        return rebuilt(terms, t, lambda k: renamed(k, here), new) if here else t
 
     def apart(t: Term) -> Term:
         if t.op not in REDUCTIONS:

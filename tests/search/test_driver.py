@@ -23,7 +23,7 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import Schedule, TileProgram
 from lambent.search.bound import Bounder
 from lambent.search.database import Database
-from lambent.search.driver import Found, Progress, Work, search
+from lambent.search.driver import FUSED, Found, Progress, Work, search
 from lambent.search.tuning import Clock
 
 CAL = Calibration("d", 1, {"float32": 1e9}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-7)
@@ -126,6 +126,23 @@ def test_with_a_rent_less_is_stored() -> None:
         stored.append(sum(k.entry.form.buffers[0].bytes for k in kernels))
         assert found.gap is not None and found.gap < 0.2
     assert stored[1] < 0.5 * stored[0]
+
+
+def test_a_disturbed_first_look_does_not_decide() -> None:
+    """What is far slower than the model says is tuned as well, until that fails."""
+    seen: set[str] = set()
+
+    def judge(program: TileProgram) -> Outcome:
+        """The whole of it in one kernel is best, but not its first schedules."""
+        whole = len(program.kernel.inputs) == 3 and program.kernel.outputs[0].buffer.name == "o0"
+        seen.update([show(program)] if whole and len(seen) < FUSED else [])
+        disturbed = show(program) in seen
+        seconds = max(least(program), likely(program, CAL)) * (10.0 if disturbed else 1.1)
+        return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
+
+    found = run(attention(n=12), Device(judge))
+    (kernel,) = found.regions[0][0].kernels
+    assert len(seen) == FUSED and show(kernel.program) not in seen
 
 
 def test_a_second_search_measures_nothing_it_knows(tmp_path: Path) -> None:

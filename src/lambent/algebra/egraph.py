@@ -28,6 +28,7 @@ from lambent.algebra.translate import translate
 from lambent.graph.dim import Size, axis, intern, value, values_in
 from lambent.graph.dtypes import DType, int64
 from lambent.graph.node import Node
+from lambent.graph.orders import postorder
 from lambent.graph.prove import Prover, maximum, minimum
 
 
@@ -179,7 +180,7 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     dtype = {r.inputs[0]: _DTYPE[number(r.output)] for r in tables["dt"].rows}
     members = _ranked(_rows(session, tables, depends, dtype))
     tops = [tables[f"$root{i}"].rows[0].output for i in range(len(translation.roots))]
-    needed = _needed(tops, members)
+    needed = set(postorder(tops, lambda c: (k for n in members[c] for k in n.kids)))
     build: dict[str, Callable[..., Any]] = _SIZES | {"IDiv": Prover(extents).div}
     meaning: dict[Ref, Any] = {}  # numbers of classes, sizes of index expressions
     serial = itertools.count()
@@ -294,17 +295,6 @@ def _ranked(rows: Iterator[_Row]) -> dict[Ref, list[_Row]]:
                     push(user)
         members[c].append(row)
     return members
-
-
-def _needed(roots: Sequence[Ref], members: dict[Ref, list[_Row]]) -> set[Ref]:
-    needed: set[Ref] = set()
-    stack = list(roots)
-    while stack:
-        c = stack.pop()
-        if c not in needed:
-            needed.add(c)
-            stack += [k for n in members[c] for k in n.kids]
-    return needed
 
 
 def _node(n: _Row, meaning: dict[Ref, Any]) -> ENode:

@@ -22,10 +22,12 @@ import math
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 from lambent.graph.dim import Size, axes_in, representative, values_in
 from lambent.graph.dtypes import DType, bool_, int64
+from lambent.graph.orders import postorder
 
 LOG2E = 1.4426950408889634
 
@@ -140,16 +142,7 @@ def walk(*roots: Term, known: Container[Term] = ()) -> Iterator[Term]:
 
     known: terms that are left out, and what only they need.
     """
-    seen: set[Term] = set()
-    stack = [(r, False) for r in reversed(roots)]
-    while stack:
-        term, done = stack.pop()
-        if done:
-            yield term
-        elif term not in seen and term not in known:
-            seen.add(term)
-            stack.append((term, True))
-            stack.extend((k, False) for k in reversed(term.below))
+    return postorder(roots, attrgetter("below"), known)
 
 
 def literal(term: Term) -> float | int | bool:

@@ -18,6 +18,7 @@ import numpy as np
 
 from lambent.graph.dim import Size
 from lambent.graph.dtypes import DType
+from lambent.graph.orders import postorder
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -86,16 +87,7 @@ def topo(roots: Iterable[Node], leaves: Collection[Node] = ()) -> list[Node]:
 
     What only `leaves` need is left out.
     """
-    done: dict[Node, None] = {}
-    stack = list(roots)[::-1]
-    while stack:
-        below = () if stack[-1] in leaves else stack[-1].srcs
-        missing = next((s for s in below if s not in done), None)
-        if missing is None:
-            done.setdefault(stack.pop())
-        else:
-            stack.append(missing)
-    return list(done)
+    return list(postorder(roots, lambda n: () if n in leaves else n.srcs))
 
 
 def above(nodes: Iterable[Node], start: Callable[[Node], bool]) -> dict[Node, None]:

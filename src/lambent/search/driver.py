@@ -137,7 +137,8 @@ class Entry:
         return self.bound + self.rent if self.open else self.cost
 
     def estimate(self, scale: float, unpriced: float) -> float:
-        """By the model, or as measured, with hope until tuning fails.
+        """By the model, or as measured; with hope until tuning fails, for what the model says too:
+        one disturbed measurement is no verdict.
 
         unpriced: times its bound is what the model was not asked for; basic kernels take it once.
         """
@@ -145,8 +146,10 @@ class Entry:
             return self.bound * (1.0 if self.basic else unpriced)
         if self.open:
             return max((self.tuned.likely or 0.0) * scale, self.bound)
-        hope = 1.0 if self.tuned.failed or self.tuned.stale else HOPE
-        return min(self.time, max(hope * self.time, self.bound))
+        if self.tuned.failed or self.tuned.stale:
+            return self.time
+        hoped = min(HOPE * self.time, (self.tuned.likely or math.inf) * scale)
+        return min(self.time, max(hoped, self.bound))
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from lambent.algebra.egraph import Saturated
 from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS, Term, Terms, indices_of, walk
 from lambent.graph.dim import axes_in
+from lambent.graph.orders import fixpoint, postorder
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import everywhere, reindexed
 from lambent.search.cover import Option
@@ -178,17 +179,8 @@ class _Search:
             self.number(self.loads[c])
         for c in sorted(s.best):
             self.basic(c)
-        order = {c: i for i, c in enumerate(sorted(s.cost, key=lambda c: (s.cost[c], c)))}
-        users: dict[int, set[int]] = {}
-        for c in order:
-            for k in (k for a in s.alts[c] for k in a.kids if not s.weights(c)):
-                users.setdefault(k, set()).add(c)
-        dirty = {c for c in order if not s.weights(c)}
-        while dirty:
-            now, dirty = sorted(dirty, key=order.__getitem__), set()
-            for c in now:
-                if self.refresh(c):
-                    dirty |= users.get(c, set())
+        order = sorted((c for c in s.cost if not s.weights(c)), key=lambda c: (s.cost[c], c))
+        fixpoint({c: [k for a in s.alts[c] for k in a.kids] for c in order}, self.refresh)
 
     def number(self, body: Body) -> None:
         """Give a body that is kept its number, by structure, and its bit among the parts."""
@@ -358,14 +350,8 @@ class _Search:
 
 def _below(*roots: Body, without: Body | None = None) -> list[Body]:
     """The bodies that some are made of, these first, each once."""
-    found: dict[int, Body] = {}
-    todo = list(reversed(roots))
-    while todo:
-        b = todo.pop()
-        if b.uid not in found and b is not without:
-            found[b.uid] = b
-            todo.extend(b.kids)
-    return list(found.values())
+    found = postorder(roots, lambda b: b.kids, () if without is None else (without,))
+    return list({b.uid: b for b in reversed([*found])}.values())
 
 
 # ---- kernels ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from lambent.algebra.egraph import ENode, Saturated
+from lambent.graph.orders import fixpoint
 
 MAX_FACTORS = 8
 MAX_MULTISETS = 32
@@ -53,21 +54,14 @@ def flatten(source: Saturated, op: str) -> dict[int, list[Multiset]]:
     inner = (op, "scale") if op == "mul" else (op,)
     nodes = {c: [n for n in e.nodes if n.op in inner] for c, e in source.classes.items()}
     flat = {c: _atom(c, e.nodes, op, inner) for c, e in source.classes.items()}
-    users: dict[int, set[int]] = {}
-    for c, ns in nodes.items():
-        for n in ns:
-            for k in n.kids:
-                users.setdefault(k, set()).add(c)
-    dirty = sorted(c for c in nodes if nodes[c])
-    while dirty:
-        changed: set[int] = set()
-        for c in dirty:
-            before = len(flat[c])
-            for n in nodes[c]:
-                _combine(flat, c, n)
-            if len(flat[c]) != before:
-                changed |= users.get(c, set())
-        dirty = sorted(changed)
+
+    def refresh(c: int) -> bool:
+        before = len(flat[c])
+        for n in nodes[c]:
+            _combine(flat, c, n)
+        return len(flat[c]) != before
+
+    fixpoint({c: [k for n in ns for k in n.kids] for c, ns in nodes.items()}, refresh)
     return {c: list(f) for c, f in flat.items()}
 
 

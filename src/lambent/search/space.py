@@ -23,6 +23,7 @@ from lambent.backends.base import Calibration
 from lambent.backends.roles import outermost_first
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
 from lambent.graph.dtypes import float32
+from lambent.graph.orders import fixpoint, postorder
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import reindexed, steps
 from lambent.search.flatten import ONE, Const, Multiset, families, flatten, times
@@ -313,34 +314,30 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
     the classes that its cheapest DAG computes, with what each costs there.
     """
     paid: dict[int, dict[int, float]] = {}
-    users: dict[int, set[int]] = {}
     space.cost, space.best = {}, {}
     ways = {
         c: [(a, _needs(space, a), _own_and_loads(space, c, a)) for a in alts]
         for c, alts in alternatives.items()
     }
-    for c, all_of_it in ways.items():
-        for k in {k for _, needs, _ in all_of_it for k in needs}:
-            users.setdefault(k, set()).add(c)
-    dirty = sorted(ways)
-    while dirty:
-        changed: set[int] = set()
-        for c in dirty:
-            for alt, needs, own in ways[c]:
-                if any(k not in paid or c in paid[k] for k in needs):
-                    continue
-                parts: dict[int, float] = {}
-                for k in needs:
-                    parts.update(paid[k])
-                total = own + sum(parts.values())
-                if total < space.cost.get(c, math.inf) * (1 - 1e-9):
-                    load = space.bytes(c) * space.prices.byte + EPSILON
-                    packed = space.weights(c) and load < total
-                    space.cost[c], space.best[c] = total, alt
-                    # weights are made at load, and only read
-                    paid[c] = {c: load} if packed else {**parts, c: own}
-                    changed |= users.get(c, set())
-        dirty = sorted(changed)
+
+    def refresh(c: int) -> bool:
+        before = space.cost.get(c)
+        for alt, needs, own in ways[c]:
+            if any(k not in paid or c in paid[k] for k in needs):
+                continue
+            parts: dict[int, float] = {}
+            for k in needs:
+                parts.update(paid[k])
+            total = own + sum(parts.values())
+            if total < space.cost.get(c, math.inf) * (1 - 1e-9):
+                load = space.bytes(c) * space.prices.byte + EPSILON
+                packed = space.weights(c) and load < total
+                space.cost[c], space.best[c] = total, alt
+                # weights are made at load, and only read
+                paid[c] = {c: load} if packed else {**parts, c: own}
+        return space.cost.get(c) != before
+
+    fixpoint({c: [k for _, needs, _ in ws for k in needs] for c, ws in ways.items()}, refresh)
 
 
 def _needs(space: Space, alt: Alt) -> tuple[int, ...]:
@@ -364,15 +361,8 @@ def _own_and_loads(space: Space, c: int, alt: Alt) -> float:
 
 
 def _reached(space: Space, roots: Iterable[int]) -> list[int]:
-    """Classes of the cheapest programs of some classes, these first."""
-    seen = dict.fromkeys(roots)
-    todo = list(seen)
-    while todo:
-        for k in space.best[todo.pop()].kids:
-            if k not in seen:
-                seen[k] = None
-                todo.append(k)
-    return list(seen)
+    """Classes of the cheapest programs of some classes, these last."""
+    return list(postorder(roots, lambda c: space.best[c].kids))
 
 
 def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
@@ -523,7 +513,7 @@ def _sums(space: Space, c: int, wanted: Collection[int]) -> dict[int, Size]:
         kept = max(units, key=lambda a: (space.volume(1 << a), a))
         whole: Size = sum(step * axis(a) for a, step in linear.items())
         one = through({kept: whole})
-        inner = [k for k in below[1:] if k in wanted and space.free[k] & mask_of(linear)]
+        inner = [k for k in below[:-1] if k in wanted and space.free[k] & mask_of(linear)]
         if (
             representative(space.extent(whole)) < space.volume(mask_of(linear))
             and all(replaced(i, one) == i for i in used)

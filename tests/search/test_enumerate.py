@@ -255,3 +255,12 @@ def test_a_gathered_index_that_is_a_number_again() -> None:
     program = lt.compile({"y": out, "z": out > 7}, budget=0.1, progress=False)
     given = np.array([0, 3, 9, 2, 5, 5])
     np.testing.assert_array_equal(program(ids=given)["y"], given * 3 + 1)
+
+
+def test_random_bits_do_not_multiply() -> None:
+    """Powers of a counter, as dropout makes them, take few classes and kernels."""
+    x, w = lt.input("x", (16, 32)), lt.input("w", (32, 8))
+    y = lt.random.dropout(x, 0.1, seed=3, step=lt.input("step", (), "int64"))
+    graph = saturate([lt.grad((y @ w).sum(), {"w": w})["w"].node])
+    assert graph.stats.saturated and len(graph.classes) < 200
+    assert len(enumerate_kernels(graph, PRICES, 24).candidates) < 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import lambent as lt
 from lambent import nn, optim
 from lambent.frontends.safetensors import load_safetensors, save_safetensors
 from lambent.training.records import Records, crc32c
-from lambent.training.trainer import CHECKPOINT, Trainer
+from lambent.training.trainer import CHECKPOINT, Trainer, _whole
 
 Batch = dict[str, np.ndarray]
 TRUE = np.array([[1.0, -2.0, 0.5]], np.float32)
@@ -90,13 +91,40 @@ def test_an_interrupt_saves(trainer: Trainer) -> None:
     np.testing.assert_array_equal(saved["weight"], trainer.model.state_dict()["weight"])
 
 
+def test_a_step_moves_the_arrays_in_place(trainer: Trainer) -> None:
+    held, kept = {n: a for n, a in trainer._held.items()}, trainer.arrays()
+    own = trainer.model.state_dict()["weight"].copy()
+    trainer._step(next(batches()))
+    assert trainer.calls == 1
+    assert all(trainer._held[n] is a for n, a in held.items())
+    assert not np.array_equal(held["weight"], kept["weight"])
+    np.testing.assert_array_equal(trainer.model.state_dict()["weight"], own)
+    m = trainer.program.manifest
+    kinds = {name: kind for name, (kind, _) in zip(m.form, m.results, strict=True)}
+    moved = ("weight", "bias", "weight:m", "bias:v")
+    assert {kinds[name] for name in moved} == {"input"}  # nothing is copied back
+
+
+def test_an_interrupt_waits_for_the_end_of_a_step(trainer: Trainer) -> None:
+    with pytest.raises(KeyboardInterrupt), _whole():
+        signal.raise_signal(signal.SIGINT)
+        trainer._held["weight"] += 1.0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_what_is_not_finite_stops_the_run(trainer: Trainer) -> None:
     good = next(batches())
     bad = good | {"y": np.full((8, 1), np.nan, np.float32)}
     with pytest.raises(FloatingPointError, match="at batch 1 loss is not finite"):
         trainer.fit([good, bad], 2, progress=False)
     assert trainer.calls == 1
-    assert np.isfinite(trainer.arrays()["weight"]).all()
+    kept = {n: a.copy() for n, a in trainer._held.items()}
+    far = {n: np.full(a.shape, 1e15, np.float32) for n, a in good.items()}  # a loss, but no norm
+    with pytest.raises(FloatingPointError, match="the gradient of weight is not finite"):
+        trainer.fit([good, far], 2, progress=False)
+    assert trainer.calls == 1
+    for name, array in kept.items():
+        np.testing.assert_array_equal(trainer._held[name], array)
 
 
 def test_a_checkpoint_of_another_model_is_refused(trainer: Trainer, tmp_path: Path) -> None:

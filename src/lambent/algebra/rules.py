@@ -139,7 +139,8 @@ TABLE = parse(
     # Sums have no row that regroups: they are flattened when kernels are listed, and what is
     # written as (a + b) − a to find a rounding error keeps its meaning.
     "[add/mul/eq]_swap: ([Add/Mul/Eq] a b) => ([Add/Mul/Eq] b a)",
-    "mul_regroup: (Mul a (Mul b c)) => (Mul (Mul a b) c)",
+    # Of floats: integers are indices and random bits, no contractions, and powers of one multiply.
+    "mul_regroup: (Mul a (Mul b c)) => (Mul (Mul a b) c) if (flt e)",
     "[add_zero/mul_one/scale_one/sum_none/max_none]:"
     " ([Add (C ZERO 0 d)/Mul (C ONE 0 d)/Scale ONE 0/Sum 0/Max 0] x) =>> x",
     # Constants of floats are no factors but scales: exact rationals that drift outwards.
@@ -175,7 +176,7 @@ TABLE = parse(
     " (real y), (flt e), (filled m)",
     # A common factor leaves a sum of two: a row's share of a difference is taken once.
     "factor[/_scale]: (Add (Mul c x) [(Mul c y)/(Scale a n (Mul c y))])"
-    " => (Mul c (Add x [y/(Scale a n y)])) if (real c)",
+    " => (Mul c (Add x [y/(Scale a n y)])) if (real c), (flt e)",
     # A running maximum, and a sum that is rescaled; v may be absent.
     "online[/_one]: (Sum m [(Mul (Exp2 (Add a (Scale NEG 0 (Max m a)))) v)"
     "/(Exp2 (Add a (Scale NEG 0 (Max m a))))]) => (Fold m a [v/(C ONE 0 d)]) if (= d (dt a))",

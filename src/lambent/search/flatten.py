@@ -6,10 +6,9 @@ Without this, enumeration takes minutes: associativity and commutativity make ev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
-from lambent.algebra.egraph import ENode, Saturated
+from lambent.algebra.egraph import EClass, ENode, Saturated
 from lambent.graph.orders import fixpoint
 
 MAX_FACTORS = 8
@@ -50,30 +49,34 @@ def _const(value: Fraction, k: int) -> Const:
 
 
 def flatten(source: Saturated, op: str) -> dict[int, list[Multiset]]:
-    """Per class its flat products (or sums): constant and sorted operands that are not `op`."""
+    """Per class its flat products (or sums): constant and sorted operands that are not `op`.
+
+    Those of integers have two: powers of random bits would multiply.
+    """
     inner = (op, "scale") if op == "mul" else (op,)
     nodes = {c: [n for n in e.nodes if n.op in inner] for c, e in source.classes.items()}
-    flat = {c: _atom(c, e.nodes, op, inner) for c, e in source.classes.items()}
+    flat = {c: _atom(c, e, op, inner) for c, e in source.classes.items()}
 
     def refresh(c: int) -> bool:
-        before = len(flat[c])
+        before, most = len(flat[c]), MAX_FACTORS if source.classes[c].dtype.is_float else 2
         for n in nodes[c]:
-            _combine(flat, c, n)
+            _combine(flat, c, n, most)
         return len(flat[c]) != before
 
     fixpoint({c: [k for n in ns for k in n.kids] for c, ns in nodes.items()}, refresh)
     return {c: list(f) for c, f in flat.items()}
 
 
-def _atom(c: int, nodes: Sequence[ENode], op: str, inner: tuple[str, ...]) -> dict[Multiset, None]:
+def _atom(c: int, e: EClass, op: str, inner: tuple[str, ...]) -> dict[Multiset, None]:
     """The class itself as an operand; a constant is no factor but a part of the constant."""
-    consts = [n for n in nodes if n.op == "const"] if op == "mul" else []
+    consts = [n for n in e.nodes if n.op == "const"] if op == "mul" else []
     if consts:
         return {(_const(*consts[0].args), ()): None}
-    return {(ONE, (c,)): None} if any(n.op not in inner for n in nodes) else {}
+    whole = not e.dtype.is_float or any(n.op not in inner for n in e.nodes)
+    return {(ONE, (c,)): None} if whole else {}
 
 
-def _combine(flat: dict[int, dict[Multiset, None]], c: int, n: ENode) -> None:
+def _combine(flat: dict[int, dict[Multiset, None]], c: int, n: ENode, most: int) -> None:
     if n.op == "scale":
         const = _const(*n.args)
         found = [(times(k, const), f) for k, f in flat[n.kids[0]]]
@@ -83,5 +86,5 @@ def _combine(flat: dict[int, dict[Multiset, None]], c: int, n: ENode) -> None:
     for m in found:
         if len(flat[c]) >= MAX_MULTISETS:
             return
-        if len(m[1]) <= MAX_FACTORS and c not in m[1] and not (m[0] == ONE and len(m[1]) == 1):
+        if len(m[1]) <= most and c not in m[1] and not (m[0] == ONE and len(m[1]) == 1):
             flat[c][m] = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from rich.progress import Progress, TaskID
 
 from lambent.compiler import compile
 from lambent.frontends.safetensors import load_safetensors, save_safetensors
+from lambent.functional.arithmetic import isfinite, where
 from lambent.functional.gradient import grad
 from lambent.functional.operands import cast
 from lambent.graph.dtypes import as_dtype
 from lambent.graph.tensor import Tensor, input
 from lambent.nn.module import Module
-from lambent.optim.optimizer import STEP, Optimizer, clip_by_global_norm
+from lambent.optim.optimizer import PART, STEP, Optimizer, clip_by_global_norm, squares
 from lambent.optim.schedules import Schedule
 from lambent.training.records import Records
 
@@ -29,10 +31,15 @@ Array = np.ndarray[Any, Any]
 Loss = Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]
 CALLS = "trainer:calls"
 CHECKPOINT = "checkpoint.safetensors"
+GRADIENT = "gradient:"
+"""Before a parameter's name: the sum of the squares of its gradient."""
 
 
 class Trainer:
     """Trains a Module by a loss.
+
+    A step is one call of one program, which is given the parameters and the state and moves them in
+    place; where the loss or a gradient is not finite it leaves them as they are.
 
     Args:
         model: its floating weights are the parameters; they change when `fit` returns.
@@ -65,19 +72,28 @@ class Trainer:
         state = optimizer.state(params)
         value = loss(copy, given, state[STEP])
         grads = grad(value, params)
-        metrics = {"loss": value}
+        metrics, parts = {"loss": value}, squares(grads)
         if clip is not None:
-            grads, metrics["norm"] = clip_by_global_norm(grads, clip)
+            grads, metrics["norm"] = clip_by_global_norm(grads, clip, parts)
+        sound = isfinite(sum(parts.values(), value))
         new, after = optimizer.step(params, grads, state, lr)
-        if shared := sorted({*metrics, *given} & {*new, *after}):
+        held = params | state
+        moved = {n: where(sound, x, held[n]) for n, x in (new | after).items()}
+        if shared := sorted({*metrics, *given} & {*moved}):
             raise ValueError(f"Trainer: parameters and batch share the names {', '.join(shared)}")
-        self.model, self.calls = model, 0
+        self.model, self._every = model, optimizer.every
         self._params, self._metrics = list(params), list(metrics)
-        arrays = {n: a for n, a in model.state_dict().items() if n in params}
+        arrays = {n: a.copy() for n, a in model.state_dict().items() if n in params}
         self._held: dict[str, Array] = arrays | optimizer.start(arrays)
         self._folder = None if folder is None else Path(folder)
-        wide = {n: cast(x, "float32") for n, x in metrics.items()}
-        self.program = compile(wide | new | after, **options)
+        told = {"loss": value} | {GRADIENT + n: x for n, x in parts.items()} | metrics
+        told = {n: cast(x, "float32") for n, x in told.items()}
+        self.program = compile(told | moved, donate={n: n for n in moved}, **options)
+
+    @property
+    def calls(self) -> int:
+        """Batches seen."""
+        return int(self._held[STEP]) * self._every + int(self._held.get(PART, 0))
 
     def fit(
         self,
@@ -99,8 +115,8 @@ class Trainer:
             The losses of this run.
 
         Raises:
-            FloatingPointError: the loss or a parameter is no longer finite: names the step and the
-                first bad value. What was before that step is kept and saved.
+            FloatingPointError: the loss or a gradient is not finite: names the step and the first
+                bad value. What was before that step is kept and saved.
             TypeError, ValueError: a batch that the program refuses.
         """
         losses = []
@@ -125,7 +141,7 @@ class Trainer:
 
     def arrays(self) -> dict[str, Array]:
         """The parameters as they are now, by path."""
-        return {n: self._held[n] for n in self._params}
+        return {n: self._held[n].copy() for n in self._params}
 
     def save(self, path: str | Path) -> None:
         """Write parameters, state and the number of batches seen into one safetensors file."""
@@ -150,22 +166,38 @@ class Trainer:
         if calls is None or faults:
             why = "; ".join(faults[:5]) or f"it has no {CALLS}"
             raise ValueError(f"{path} is no checkpoint of this model and optimizer: {why}")
-        self._held, self.calls = found, int(calls)
+        self._held = found
         self.model.load_state_dict(self.model.state_dict() | self.arrays())
 
     def _step(self, batch: Mapping[str, Array]) -> dict[str, float]:
-        out = self.program(**self._held, **batch)
-        metrics = {n: float(out.pop(n)) for n in self._metrics}
-        bad = [n for n, v in metrics.items() if not math.isfinite(v)]
-        bad += [n for n, a in out.items() if not np.isfinite(a).all()]
+        """The metrics of a step. Ctrl-C waits until it is whole."""
+        with _whole():
+            out = self.program(**self._held, **batch)
+        bad = [n for n, a in out.items() if n not in self._held and not np.isfinite(a)]
         if bad:
+            name = bad[0].replace(GRADIENT, "the gradient of ")
             raise FloatingPointError(
-                f"Trainer: at batch {self.calls} {bad[0]} is not finite (of {len(bad)} such "
+                f"Trainer: at batch {self.calls} {name} is not finite (of {len(bad)} such "
                 "values); the parameters before it are kept. A smaller learning rate, `clip`, or "
                 "a look at this batch may help"
             )
-        self._held, self.calls = out, self.calls + 1
-        return metrics
+        return {n: float(out[n]) for n in self._metrics}
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Ctrl-C is told of at the end, and once: what is moved in place is never left half way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pending:
+        raise KeyboardInterrupt
 
 
 @contextmanager

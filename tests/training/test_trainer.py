@@ -92,7 +92,7 @@ def test_an_interrupt_saves(trainer: Trainer) -> None:
 
 
 def test_a_step_moves_the_arrays_in_place(trainer: Trainer) -> None:
-    held, kept = {n: a for n, a in trainer._held.items()}, trainer.arrays()
+    held, kept = dict(trainer._held), trainer.arrays()
     own = trainer.model.state_dict()["weight"].copy()
     trainer._step(next(batches()))
     assert trainer.calls == 1

@@ -7,6 +7,7 @@ first use, so that a missing extra is an error only for who asks for it.
 from __future__ import annotations
 
 import importlib
+import json
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lambent.algebra.term import walk
+from lambent.backends import cache
 from lambent.graph.dim import Size, symbols_in
 from lambent.graph.dtypes import DType
 from lambent.kernel.kernel import Kernel
@@ -89,8 +91,17 @@ class Calibration:
         levels = tuple((int(size), float(rate)) for size, rate in data["levels"])
         return Calibration(
             data["device"], data["threads"], dict(data["flops"]), levels, data["launch"],
-            dict(data["one"]), data.get("held", 0),
+            dict(data["one"]), data["held"],
         )  # fmt: skip
+
+    @staticmethod
+    def stored(name: str, key: str) -> Calibration | None:
+        """That of the device `key` in a file of the cache; None if an earlier version wrote it."""
+        try:
+            found = Calibration.from_json(json.loads(cache.read(name) or b""))
+        except (ValueError, KeyError, TypeError):
+            return None
+        return found if found.device == key else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels import CASES, SYMBOLIC, matmul
+from test_cublaslt import TAKEN
 
 import lambent as lt
 from lambent.backends.base import BackendError, get
 from lambent.backends.cuda import backend as cuda_backend
+from lambent.backends.libraries import cublaslt
 from lambent.backends.triton.render import Rendered, render
 from lambent.graph.dim import Dim
 from lambent.kernel.lower import lower
@@ -59,6 +61,23 @@ def test_kernels_mean_what_their_terms_mean(backend: Any) -> None:
     wrong = [f"{name}: {o}" for name, o in zip(found, outcomes, strict=True) if o.status not in ok]
     assert not wrong, "\n".join(wrong)
     assert sum(o.status == "ok" for o in outcomes) > 0.9 * len(outcomes)
+
+
+def test_a_library_multiplies(backend: Any) -> None:
+    if cublaslt.path() is None:
+        pytest.skip("nvidia-cublas is not installed")
+    found = {}
+    for name, make in TAKEN.items():
+        kernel = make()
+        for one in backend.guesses(kernel):
+            if "library" in dict(one.options):
+                found[f"{name} {one.options}"] = lower(kernel, one)
+    assert len(found) == cublaslt.WAYS * len(TAKEN)
+    batch = backend.compile(list(found.values()))
+    outcomes = backend.measure(batch, {"cublaslt_s": 23}, repeats=1)
+    batch.close()
+    wrong = [f"{n}: {o}" for n, o in zip(found, outcomes, strict=True) if o.status != "ok"]
+    assert not wrong, "\n".join(wrong)
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

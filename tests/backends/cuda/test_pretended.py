@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from pretended import Pretended
 
 from lambent.backends.base import Assembly, BackendError, Place, Step
 from lambent.backends.cuda import backend as cuda_backend
-from lambent.backends.cuda import driver, image, library
+from lambent.backends.cuda import calibrate, driver, image, library
 from lambent.backends.cuda.schedule import default_schedule
 from lambent.backends.cuda.worker import Worker
 from lambent.backends.measuring.measurer import Job
@@ -162,6 +164,22 @@ def test_intermediates_lie_in_the_arena(pretended: Pretended) -> None:
     found = library.Program(data, [])
     starts = found._starts({"s/8": 2}, 5000)
     assert starts[1] - starts[0] == 64 * 16
+
+
+def test_figures_of_an_earlier_version_are_made_anew(
+    pretended: Pretended, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def found(launch: float) -> float:
+        return calibrate.calibration(driver.device(), "key", lambda: launch).launch
+
+    assert (found(1.0), found(2.0)) == (1.0, 1.0)
+    (file,) = (tmp_path / "lambent" / "calibration").iterdir()
+    file.write_text(
+        json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "held"})
+    )
+    assert (found(3.0), found(4.0)) == (3.0, 3.0)
 
 
 def test_errors_name_the_call(pretended: Pretended) -> None:

@@ -69,7 +69,8 @@ def test_tiles_that_the_copy_engine_moves() -> None:
         first = default_schedule(kernel)
         for n in range(2):
             one = sample(first, moves(kernel, 90), random) if n else first
-            options = dict(one.options) | {"descriptors": 1} | dict.fromkeys(WAYS, n)
+            options = dict(one.options) | {"descriptors": 1, "persistent": 3 * n}
+            options |= dict.fromkeys(WAYS, n)
             one = replace(one, options=tuple(sorted(options.items())))
             named.append((f"{name} {one}", run(kernel, one, n, symbols)))
             moved += "tensor_descriptor" in render(named[-1][1][0]).source

@@ -79,7 +79,7 @@ _NARROW = (  # rates that follow from others: dtypes computed in a wide one, or 
 def calibration(key: str, refresh: bool = False) -> Calibration:
     """The stored figures of the device `key`, or new ones; a refresh keeps the best of both."""
     name = f"calibration/{cache.digest(key)}.json"
-    known = _stored(name, key)
+    known = Calibration.stored(name, key)
     if known is not None and not refresh:
         return known
     found = measure_device(key)
@@ -87,14 +87,6 @@ def calibration(key: str, refresh: bool = False) -> Calibration:
         found = best_of(known, found)
     cache.write(name, json.dumps(found.to_json(), indent=1).encode())
     return found
-
-
-def _stored(name: str, key: str) -> Calibration | None:
-    try:
-        found = Calibration.from_json(json.loads(cache.read(name) or b""))
-    except (ValueError, KeyError, TypeError):
-        return None
-    return found if found.device == key else None
 
 
 def best_of(a: Calibration, b: Calibration) -> Calibration:

@@ -7,6 +7,7 @@ import os
 import queue
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 
 from lambent.backends.base import (
@@ -21,6 +22,7 @@ from lambent.backends.base import (
 from lambent.backends.cpu.build import place
 from lambent.backends.cuda import calibrate, driver, library, schedule
 from lambent.backends.cuda.image import Launch, launch, pack
+from lambent.backends.libraries import cublaslt
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.backends.measuring.model import likely
 from lambent.backends.measuring.process import Failed, WorkerProcess
@@ -35,6 +37,9 @@ COMPILE_LIMIT = 30.0  # seconds for one kernel; what takes longer is no kernel t
 WARP = 32
 MOST = 256  # elements of a tile for each thread, which has 255 registers
 REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)
+
+
+Built = tuple[Rendered, Code] | tuple[cublaslt.Routine]
 
 
 class Compilers:
@@ -81,7 +86,10 @@ class CudaBackend:
     def device_key(self) -> str:
         gpu = self._gpu
         version = driver.call("cuDriverGetVersion")
-        return f"cuda {gpu.name} sm_{gpu.capability} driver={version} triton={triton_version()}"
+        return (
+            f"cuda {gpu.name} sm_{gpu.capability} driver={version} triton={triton_version()} "
+            f"{cublaslt.version()}"
+        )
 
     def calibrate(self, refresh: bool = False) -> Calibration:
         return calibrate.calibration(
@@ -89,13 +97,17 @@ class CudaBackend:
         )
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
-        return schedule.guesses(kernel, self._gpu.capability)
+        """A library's first suggestion comes second, its others last."""
+        own = schedule.guesses(kernel, self._gpu.capability)
+        calls = [replace(own[0], options=(("library", n),)) for n in cublaslt.ways(kernel)]
+        return [*own[:1], *calls[:1], *own[1:], *calls[1:]]
 
     def moves(self, kernel: Kernel) -> Moves:
-        return schedule.moves(kernel, self._gpu.capability)
+        processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
+        return schedule.moves(kernel, self._gpu.capability, processors)
 
     def source(self, program: TileProgram) -> str:
-        return render(program).source
+        return _text(_called(program) or render(program))
 
     def compile(self, programs: Sequence[TileProgram]) -> Batch:
         """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
@@ -108,21 +120,22 @@ class CudaBackend:
             if isinstance(found, Outcome):
                 failed[i] = found
                 continue
-            rendered, code = found
             names = tuple(map(str, range(len(program.kernel.outputs) + len(program.kernel.inputs))))
             places = {n: Place("input", k) for k, n in enumerate(names)}
-            launches.append(launch(len(codes), rendered, Step(program, names), places))
-            at[i] = len(codes)
-            codes.append(code)
-        path = place(pack(codes, launches)) if codes else None
+            at[i] = len(launches)
+            launches.append(launch(len(codes), found[0], Step(program, names), places))
+            codes += found[1:]
+        path = place(pack(codes, launches)) if launches else None
         return Batch(tuple(programs), path, at, failed)
 
-    def _built(self, programs: Sequence[TileProgram]) -> list[tuple[Rendered, Code] | Outcome]:
+    def _built(self, programs: Sequence[TileProgram]) -> list[Built | Outcome]:
         return list(self._compilers.threads.map(self._one, programs))
 
-    def _one(self, program: TileProgram) -> tuple[Rendered, Code] | Outcome:
+    def _one(self, program: TileProgram) -> Built | Outcome:
         gpu, options = self._gpu, schedule.compiler_options(program.schedule)
         try:
+            if routine := _called(program):
+                return (routine,)
             rendered = render(program)
         except REFUSED as error:
             return Outcome("render", message=f"{type(error).__name__}: {error}")
@@ -150,12 +163,11 @@ class CudaBackend:
         for step, built in zip(assembly.steps, found, strict=True):
             if isinstance(built, Outcome):
                 raise BackendError(f"device 'cuda': a kernel failed: {built.message}")
-            rendered, code = built
-            key = rendered.source, str(step.program.schedule.options)
+            key = _text(built[0]), str(step.program.schedule.options)
             number = texts.setdefault(key, len(codes))
             if number == len(codes):
-                codes.append(code)
-            launches.append(launch(number, rendered, step, assembly.places))
+                codes += built[1:]
+            launches.append(launch(number, built[0], step, assembly.places))
         blocks = [text(size) for size in assembly.blocks]
         places = [assembly.places[name] for step in assembly.steps for name in step.writes]
         written = sorted({place.index for place in places if place.kind == "input"})
@@ -170,6 +182,23 @@ class CudaBackend:
     def close(self) -> None:
         self._measurer.close()
         self._compilers.close()
+
+
+def _called(program: TileProgram) -> cublaslt.Routine | None:
+    """The library's routine that a schedule asks for.
+
+    Raises:
+        ValueError: there is none.
+    """
+    way = dict(program.schedule.options).get("library")
+    found = cublaslt.routine(program.kernel, way) if way else None
+    if way and found is None:
+        raise ValueError("no library routine computes this kernel")
+    return found
+
+
+def _text(work: Rendered | cublaslt.Routine) -> str:
+    return work.source if isinstance(work, Rendered) else f"# cuBLASLt: {work}\n"
 
 
 def triton_version() -> str:

@@ -30,9 +30,9 @@ WIDER = {"int64": 0.5, "int16": 2.0, "int8": 4.0, "uint8": 4.0, "bool": 4.0}
 def calibration(gpu: Device, key: str, launch: Any, refresh: bool = False) -> Calibration:
     """The stored figures of the device `key`, or new ones. `launch` measures that of a launch."""
     name = f"calibration/{cache.digest(key)}.json"
-    data = None if refresh else cache.read(name)
-    if data:
-        return Calibration.from_json(json.loads(data))
+    known = None if refresh else Calibration.stored(name, key)
+    if known is not None:
+        return known
     found = figures(gpu, key, launch())
     cache.write(name, json.dumps(found.to_json(), indent=1).encode())
     return found

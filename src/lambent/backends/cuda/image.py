@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lambent.backends.base import Place, Step, kernel_symbols
-from lambent.backends.cuda.driver import Function
+from lambent.backends.cuda.driver import Function, Memory
+from lambent.backends.libraries import cublaslt
 from lambent.backends.sizes import Text, number, text
 from lambent.backends.triton.compiler import Code
 from lambent.backends.triton.render import Rendered
@@ -24,20 +25,26 @@ _INTEGERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One step: the number of its code, the size of its grid, places of its buffers in the order
-    of the kernel, and of each symbol its name and type."""
+    of the kernel, and of each symbol its name and type; or what a library is to do."""
 
     code: int
     tasks: Text
     places: Sequence[Sequence[Any]]
     sizes: Sequence[Sequence[str]]
+    routine: cublaslt.Routine | None = None
 
 
-def launch(code: int, rendered: Rendered, step: Step, places: Mapping[str, Place]) -> Launch:
-    """The launch of a rendered step."""
+Work = Rendered | cublaslt.Routine
+
+
+def launch(code: int, work: Work, step: Step, places: Mapping[str, Place]) -> Launch:
+    """The launch of a rendered step, or of a library's routine that does the same."""
     names = kernel_symbols(step.program.kernel)
-    kinds = [k for k in rendered.signature.values() if not k.startswith("*")]
     found = [(p.kind, p.index, p.offset) for p in (places[b] for b in step.buffers)]
-    return Launch(code, text(rendered.tasks), found, list(zip(names, kinds, strict=True)))
+    if isinstance(work, cublaslt.Routine):
+        return Launch(-1, 1, found, [(name, "i64") for name in names], work)
+    kinds = [k for k in work.signature.values() if not k.startswith("*")]
+    return Launch(code, text(work.tasks), found, list(zip(names, kinds, strict=True)))
 
 
 def pack(codes: Sequence[Code], launches: Sequence[Launch], **more: Any) -> bytes:
@@ -52,17 +59,32 @@ def pack(codes: Sequence[Code], launches: Sequence[Launch], **more: Any) -> byte
 
 
 class Opened:
-    """The file's codes loaded into the current context; each once it is first needed."""
+    """The file's codes loaded into the current context; each once it is first needed.
+
+    Raises:
+        BackendError: it calls a library that is not installed.
+    """
 
     def __init__(self, data: bytes) -> None:
         end = 8 + int.from_bytes(data[:8], "little")
         self.header: dict[str, Any] = json.loads(data[8:end])
-        self.launches = [Launch(**row) for row in self.header["launches"]]
+        self.launches = [_read(row) for row in self.header["launches"]]
+        if any(step.routine for step in self.launches):
+            cublaslt.api()
         self._codes: list[Code] = []
         for row in self.header["codes"]:
             start, end = end, end + row["image"]
             self._codes.append(Code(**{**row, "image": data[start:end]}))
         self._functions: dict[int, Function] = {}
+        self._calls: tuple[cublaslt.Calls, Memory] | None = None  # and the bytes that it uses
+
+    def prepare(self, step: Launch) -> None:
+        """Load what the step needs."""
+        if step.routine is None:
+            self.function(step.code)
+        elif self._calls is None:
+            space = Memory(cublaslt.SPACE)
+            self._calls = cublaslt.Calls(space.pointer), space
 
     def function(self, code: int) -> Function:
         if code not in self._functions:
@@ -76,6 +98,11 @@ class Opened:
         self, step: Launch, pointers: Sequence[int], symbols: Mapping[str, int], stream: int
     ) -> None:
         """Queue one step. `symbols` has the values of the atoms (`s`, `s/8`) by name."""
+        if step.routine is not None:
+            self.prepare(step)
+            assert self._calls is not None
+            self._calls[0].run(step.routine, pointers, whole(symbols), stream)
+            return
         sizes = [_INTEGERS[kind](symbols[name]) for name, kind in step.sizes]
         tasks = number(step.tasks, whole(symbols))
         self.function(step.code).launch(tasks, pointers, sizes, stream)
@@ -84,6 +111,11 @@ class Opened:
         for function in self._functions.values():
             function.close()
         self._functions.clear()
+
+
+def _read(row: Mapping[str, Any]) -> Launch:
+    routine = row.get("routine")
+    return Launch(**{**row, "routine": cublaslt.read(routine) if routine else None})
 
 
 def whole(symbols: Mapping[str, int]) -> dict[str, int]:

@@ -104,7 +104,7 @@ def compiler_options(schedule: Schedule) -> dict[str, int]:
 
 def default_schedule(kernel: Kernel) -> Schedule:
     """A sensible first guess, from roles and representative sizes alone."""
-    return _guess(Structure(kernel), {})
+    return wished(kernel, {})
 
 
 def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
@@ -117,13 +117,19 @@ def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
     return list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
 
 
+def wished(kernel: Kernel, wish: Mapping[str, int]) -> Schedule:
+    """The first guess with other tiles (by role) and options."""
+    return _guess(Structure(kernel), wish)
+
+
 def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
     """The first guess with other tiles (by role) and options."""
     tiles: dict[int, int] = {}
     for i, role in s.roles.items():
         whole = s.most[i] <= WHOLE_LIMIT.get(role, 0)
         if role == "reduced" and not s.contracts:
-            tiles[i] = s.most[i] if whole else 4096
+            whole = whole and wish.get(role, s.most[i]) >= s.most[i]
+            tiles[i] = s.most[i] if whole else wish.get(role, 4096)
         elif role == "wide" or (role == "contracted" and s.contracts and whole and _folded(s)):
             tiles[i] = s.most[i] if whole else 64
         else:
@@ -194,7 +200,7 @@ def _share(s: Structure, tiles: dict[int, int], roles: tuple[str, ...], total: i
         total = max(1, total // pow2(min(s.sizes[i], tiles[i])))
 
 
-def moves(kernel: Kernel, capability: int = 80) -> Moves:
+def moves(kernel: Kernel, capability: int = 80, processors: int = 108) -> Moves:
     """The alternatives that a schedule of this kernel may take, each independent of the others."""
     s = Structure(kernel)
     first = dict(default_schedule(kernel).tiles)
@@ -215,6 +221,7 @@ def moves(kernel: Kernel, capability: int = 80) -> Moves:
         knobs["options", "group"] = GROUPS
     if s.contracts:
         knobs.update((("options", name), (0, 1)) for name in ("backwards", "single", "turned"))
+        knobs["options", "persistent"] = (0, processors, 2 * processors)
     if s.contracts and capability >= HOPPER:
         knobs.update((("options", name), choices) for name, choices in COPIES.items())
     return knobs

@@ -123,7 +123,7 @@ class Worker:
         inputs, outputs = self._operands(job)
         pointers = [m.pointer + GUARD for m in outputs] + [m.pointer for m, _ in inputs]
         symbols = dict(zip((name for name, _ in step.sizes), job.sizes, strict=True))
-        opened.function(step.code)
+        opened.prepare(step)
         timers = [Timer() for _ in range(runs)]
         for timer in timers:
             self._flush.fill(0)

@@ -16,7 +16,7 @@ from importlib import metadata
 from lambent.backends.base import kernel_symbols
 from lambent.backends.cpu import features
 from lambent.backends.cpu.pool import size_text
-from lambent.backends.libraries import gemm
+from lambent.backends.libraries import allowed, gemm
 from lambent.graph.dim import Size
 from lambent.kernel.kernel import Kernel
 
@@ -28,9 +28,10 @@ ROUTINES: dict[str, tuple[str, str]] = {
 
 @functools.cache
 def available() -> bool:
-    """SciPy is installed, and its BLAS uses as many threads as programs do."""
+    """Libraries may be used, SciPy is there, and its BLAS uses as many threads as programs do."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return importlib.util.find_spec("scipy") is not None and features.threads() == cores
+    found = importlib.util.find_spec("scipy") is not None and features.threads() == cores
+    return found and allowed()
 
 
 @functools.cache

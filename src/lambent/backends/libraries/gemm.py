@@ -1,7 +1,8 @@
 """Matrix products as libraries take them: sizes and distances, read off a kernel's strides.
 
 A kernel whose term is a constant times Σ a·b over one stored index each is a `gemm`, if every
-operand has an axis along which its elements lie side by side.
+operand has an axis along which its elements lie side by side; for a library that can add it, also
+if a stored value is added.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ class Run:
     a: Size = 0
     b: Size = 0
     out: Size = 0
+    plus: Size = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """out[m, n] = alpha · Σ a[m, k] · b[k, n], once for every index of `loops`.
+    """out[m, n] = alpha · Σ a[m, k] · b[k, n] + plus[m, n], once for every index of `loops`.
 
-    buffers: the numbers of a and b among the kernel's inputs.
-    start:   the elements of a, b and the output at which they begin.
+    buffers: the numbers of a and b among the kernel's inputs, and of what is added, if anything is.
+    start:   the elements of a, b, the output and what is added at which they begin.
     given:   per factor (b first, as `gemm` has columns first): is it transposed, and the distance
              of its columns.
     """
 
-    buffers: tuple[int, int]
-    start: tuple[Size, Size, Size]
+    buffers: tuple[int, ...]
+    start: tuple[Size, ...]
     alpha: float
     m: Run
     n: Run
@@ -49,31 +51,37 @@ class Product:
     dtype: str
 
 
-def product(kernel: Kernel, dtypes: Collection[str]) -> Product | None:
-    """The `gemm` that computes the kernel; None where none does."""
+def product(kernel: Kernel, dtypes: Collection[str], plus: bool = False) -> Product | None:
+    """The `gemm` that computes the kernel; None where none does. `plus`: it may add a value."""
     output = kernel.outputs[0]
-    alpha, term = 1.0, output.term
+    term, added = output.term, list[Term]()
+    if plus and term.op == "add":
+        added = [t for t in term.kids if t.op == "in"][:1]
+        term = next((t for t in term.kids if t.op != "in"), term)
+    alpha = 1.0
     if term.op == "mul" and term.kids[0].op == "const":
         alpha, term = float(literal(term.kids[0])), term.kids[1]
     if len(kernel.outputs) > 1 or term.op != "sum" or term.kids[0].op != "mul":
         return None
     a, b = term.kids[0].kids
-    names = {t.dtype.name for t in (a, b, term, output.term)} | {output.buffer.dtype.name}
+    names = {t.dtype.name for t in (a, b, term, output.term, *added)} | {output.buffer.dtype.name}
     if (a.op, b.op) != ("in", "in") or len(names) > 1 or not names <= set(dtypes):
         return None
-    return _product(kernel, a, b, term.axes, alpha) or _product(kernel, b, a, term.axes, alpha)
+    ways = ((a, b), (b, a))
+    found = (_product(kernel, [*pair, *added], term.axes, alpha) for pair in ways)
+    return next((p for p in found if p is not None), None)
 
 
 def _product(
-    kernel: Kernel, a: Term, b: Term, summed: frozenset[int], alpha: float
+    kernel: Kernel, operands: Sequence[Term], summed: frozenset[int], alpha: float
 ) -> Product | None:
-    """With the output's innermost axis on b's side."""
+    """Of a, b and maybe a value that is added, with the output's innermost axis on b's side."""
     prover, output = Prover(kernel.extents), kernel.outputs[0]
-    own = free_axes(output)
+    (a, b), own = operands[:2], free_axes(output)
     numbers = {buffer.name: i for i, buffer in enumerate(kernel.inputs)}
-    buffers = numbers[a.args[0]], numbers[b.args[0]]
-    places = [(kernel.inputs[n], t.args[1]) for n, t in zip(buffers, (a, b), strict=True)]
-    places.append((output.buffer, output.index))
+    buffers = tuple(numbers[t.args[0]] for t in operands)
+    places = [(kernel.inputs[n], t.args[1]) for n, t in zip(buffers, operands, strict=True)]
+    places.insert(2, (output.buffer, output.index))
     flats = [_flat(buffer.shape, index, prover) for buffer, index in places]
     if a.free | b.free != own | summed or not summed <= a.free & b.free or None in flats:
         return None
@@ -99,7 +107,7 @@ def _product(
         return None
     return Product(
         buffers,
-        (tables[0][0], tables[1][0], tables[2][0]), alpha, m, n, k,
+        tuple(start for start, _ in tables), alpha, m, n, k,
         (*loops, *rows[:-1], *columns[:-1]), (given[0], given[1]), output.buffer.dtype.name,
     )  # fmt: skip
 
@@ -126,9 +134,9 @@ def _joined(runs: list[Run]) -> list[Run]:
     """The outermost first; neighbours that lie behind one another in every operand are one."""
     found: list[Run] = []
     for run in sorted(runs, key=lambda r: [-representative(s) for s in (r.out, r.a, r.b)]):
-        steps = (run.a, run.b, run.out)
+        steps = (run.a, run.b, run.out, run.plus)
         last = found[-1] if found else None
-        if last and (last.a, last.b, last.out) == tuple(s * run.extent for s in steps):
+        if last and (last.a, last.b, last.out, last.plus) == tuple(s * run.extent for s in steps):
             run = Run(last.extent * run.extent, *steps)
             found.pop()
         found.append(run)
@@ -136,7 +144,7 @@ def _joined(runs: list[Run]) -> list[Run]:
 
 
 def _small(runs: Iterable[Run], prover: Prover) -> bool:
-    sizes = [size for r in runs for size in (r.extent, r.a, r.b, r.out)]
+    sizes = [size for r in runs for size in (r.extent, r.a, r.b, r.out, r.plus)]
     return all(prover.ge0(size) and prover.ge0(_MOST - size) for size in sizes)
 
 

@@ -3,8 +3,8 @@
 The kernel is a function of pointers to its outputs and inputs, in kernel order, and the values of
 `base.kernel_symbols`; one program of the launch's grid is one task. Of a schedule it reads these
 options: `group` (rows of tasks that share columns in the second-level cache), `backwards` (the last
-tasks come first), `descriptors` (the copy engine moves tiles) and `specialize` (of the warps of a
-loop of products some only copy).
+tasks come first), `descriptors` (the copy engine moves tiles), `specialize` (of the warps of a loop
+of products some only copy) and `persistent` (so many programs, each of which does several tasks).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from lambent.kernel.tile import (
     values,
 )  # fmt: skip
 
-LOCALS = ("pid", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
+LOCALS = ("pid", "task", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
 MATRIX = (
     "bfloat16",
     "float16",
@@ -131,8 +131,7 @@ class _Renderer:
         for i in self.program.axes:
             if i not in self.blocks.looped:
                 self.bind(i, "")
-        body, tasks = self.grid()
-        self.body(body)
+        tasks = self.tasks()
         lines = needed(self.scopes[0].lines)
         head = f"@triton.jit\ndef {self.name}({', '.join(signature)}):\n"
         text = PRELUDE + head + "".join(f"    {t}\n" for t in lines)
@@ -140,8 +139,30 @@ class _Renderer:
 
     # ---- the grid and loops ------------------------------------------------------------------
 
-    def grid(self) -> tuple[tuple[Stmt, ...], Size]:
-        """Decode the task's number into origins. Returns what each task does, and their count."""
+    def tasks(self) -> Size:
+        """All tasks, one a program, or each program's in a loop. Returns the count of programs."""
+        loops, body = self.grid()
+        count = math.prod(self.trips(f) for f in loops)
+        whole = self.blocks.total(count, self.blocks.origin).at(3)
+        programs = self.options.get("persistent", 0) if loops else 0
+        if not programs:
+            self.task(loops, "tl.program_id(0)", "tl.num_programs(0)")
+            self.body(body)
+            return count
+        self.scopes.append(_Scope(frozenset(f.axis for f in loops)))
+        self.task(loops, "task", whole)
+        self.body(body)
+        inner = self.scopes.pop()
+        one = sum(text.startswith("for ") for _, text in inner.lines) == 1
+        how = "warp_specialize" if self.options.get("specialize") else "flatten"
+        more = f", {how}=True" if one else ""
+        self.line(f"for task in tl.range(tl.program_id(0), {whole}, tl.num_programs(0){more}):")
+        for name, text in inner.lines:
+            self.line(f"    {text}", name)
+        return minimum(count, programs)
+
+    def grid(self) -> tuple[list[For], tuple[Stmt, ...]]:
+        """The loops whose steps are tasks, and what each task does."""
         loops: list[For] = []
         body = self.program.body
         while len(body) == 1 and isinstance(s := body[0], For) and s.parallel:
@@ -149,10 +170,13 @@ class _Renderer:
                 break
             loops.append(s)
             body = s.body
-        counts = [self.trips(f) for f in loops]
-        texts = [self.blocks.total(c, self.blocks.origin).at(3) for c in counts]
-        last = "tl.num_programs(0) - 1 - " if self.options.get("backwards") else ""
-        self.line(f"pid = {last}tl.program_id(0)", "pid")
+        return loops, body
+
+    def task(self, loops: list[For], number: str, count: str) -> None:
+        """Decode the task's number into origins."""
+        texts = [self.blocks.total(self.trips(f), self.blocks.origin).at(3) for f in loops]
+        last = f"{count} - 1 - " if self.options.get("backwards") else ""
+        self.line(f"pid = {last}{number}", "pid")
         group = self.options.get("group", 1)
         numbers = [f"pid_{f.axis}" for f in loops]
         for n in range(len(loops) - 1, 0, -1):
@@ -171,7 +195,6 @@ class _Renderer:
             )
             self.bind(f.axis, f"o{f.axis}")
         self.fixed = frozenset(f.axis for f in loops if self.blocks.size[f.axis] == 1)
-        return body, math.prod(counts)
 
     def grouped(self, numbers: list[str], texts: list[str], group: int) -> None:
         """The two innermost axes: `group` rows of tasks go through all columns together."""
@@ -230,7 +253,8 @@ class _Renderer:
         self.body(f.body)
         inner = self.scopes.pop()
         steps = f"range({start}, {stop}, {tile})"
-        if self.options.get("specialize") and any(map(_multiplies, f.body)):
+        special = self.options.get("specialize") and not self.options.get("persistent")
+        if special and any(map(_multiplies, f.body)):
             steps = f"tl.{steps[:-1]}, warp_specialize=True)"
         self.line(f"for o{i} in {steps}:")
         for name, text in inner.lines:
@@ -391,7 +415,7 @@ class _Renderer:
         return window(self.blocks, buffer, index, self.fixed) if wanted else None
 
     def descriptor(self, buffer: str, w: Window) -> str:
-        """The name of the window's descriptor, made before the first loop."""
+        """The name of the window's descriptor, made before the first loop of the task."""
         key = buffer, replace(w, starts=())
         if key not in self.descriptors:
             name = self.descriptors[key] = self.fresh(f"{self.params[buffer]}_window")
@@ -403,7 +427,8 @@ class _Renderer:
             )
             block = ", ".join(str(self.blocks.size[i]) for i in w.axes)
             text = f"tl.make_tensor_descriptor({place.text}, [{shape}], [{strides}], [{block}])"
-            self.scopes[0].lines.append((name, f"{name} = {text}"))
+            own = bool(self.options.get("persistent") and axes_in(w.base))
+            self.scopes[own].lines.append((name, f"{name} = {text}"))
         return self.descriptors[key]
 
     def corner(self, w: Window) -> str:

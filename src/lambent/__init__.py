@@ -207,6 +207,7 @@ from lambent.graph.tensor import Tensor, contiguous, input, iota, weight
 
 if TYPE_CHECKING:
     from lambent.backends.reference.graph import evaluate
+    from lambent.frontends.dlpack import on_device
     from lambent.frontends.onnx.build import from_onnx
     from lambent.frontends.onnx.export import to_onnx
     from lambent.frontends.onnx.staged import compile_onnx
@@ -354,6 +355,7 @@ __all__ = [
     "neg",
     "nll_loss",
     "not_equal",
+    "on_device",
     "one_hot",
     "ones",
     "ones_like",
@@ -425,6 +427,7 @@ _LATER = {
     "from_onnx": "lambent.frontends.onnx.build",
     "from_torch": "lambent.frontends.torch",
     "load": "lambent.runtime.save",
+    "on_device": "lambent.frontends.dlpack",
     "to_onnx": "lambent.frontends.onnx.export",
 }
 """What is imported on first use, as building a graph does not need it: name → module."""

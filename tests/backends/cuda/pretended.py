@@ -84,6 +84,12 @@ class Pretended:
         return (Result.SUCCESS,)
 
     cuMemcpyDtoH = cuMemcpyHtoD
+    cuMemAllocHost, cuMemFreeHost = cuMemAlloc, cuMemFree
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: int) -> Any:
+        return self.cuMemcpyHtoD(to, source, nbytes)
+
+    cuMemcpyDtoHAsync = cuMemcpyHtoDAsync
 
     def cuMemsetD8Async(self, pointer: int, byte: int, nbytes: int, stream: int) -> Any:
         ctypes.memset(pointer, byte, nbytes)

@@ -126,6 +126,16 @@ def test_it_runs_on_the_callers_stream(program: Any) -> None:
     np.testing.assert_allclose(out.cpu().numpy(), expected(**given), rtol=2e-4, atol=2e-4)
 
 
+def test_arrays_of_the_device_are_taken_and_given(program: Any) -> None:
+    torch = pytest.importorskip("torch")
+    given = arrays(100)
+    found = lt.on_device(program, **{n: torch.from_numpy(a).cuda() for n, a in given.items()})
+    out = torch.from_dlpack(found)
+    torch.cuda.synchronize()
+    assert out.data_ptr() == found.memory.pointer
+    np.testing.assert_allclose(out.cpu().numpy(), expected(**given), rtol=2e-4, atol=2e-4)
+
+
 def test_recorded_runs_read_what_is_there_now(program: Any) -> None:
     torch = pytest.importorskip("torch")
     given = arrays(64)

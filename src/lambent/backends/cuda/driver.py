@@ -126,6 +126,33 @@ class Memory:
             api().cuMemFree(self.pointer)  # an error here has been told before
 
 
+class Staged(Memory):
+    """Memory with as many bytes of the host beside it that the device reads and writes itself: an
+    array is on its way while the next one is copied there."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self._place = int(call("cuMemAllocHost", max(nbytes, 16)))
+        held = (ctypes.c_uint8 * max(nbytes, 16)).from_address(self._place)
+        self._host: Array = np.frombuffer(held, np.uint8)
+
+    def put(self, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            self._host[: array.nbytes] = array.reshape(-1).view(np.uint8)
+            call("cuMemcpyHtoDAsync", self.pointer + offset, self._place, array.nbytes, 0)
+
+    def get(self, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            call("cuMemcpyDtoHAsync", self._place, self.pointer + offset, array.nbytes, 0)
+            call("cuStreamSynchronize", 0)
+            array.reshape(-1).view(np.uint8)[...] = self._host[: array.nbytes]
+
+    def __del__(self) -> None:
+        super().__del__()
+        if hasattr(self, "_place"):
+            api().cuMemFreeHost(self._place)  # an error here has been told before
+
+
 def address(array: Array) -> int:
     found: int = array.__array_interface__["data"][0]
     return found

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BackendError
-from lambent.backends.cuda.driver import Graph, Memory, captured, device, synchronize
+from lambent.backends.cuda.driver import Graph, Memory, Staged, captured, device, synchronize
 from lambent.backends.cuda.image import Opened, whole
 from lambent.backends.sizes import number
 
 Array = np.ndarray[Any, Any]
+STAGED = 256 << 20  # bytes of an array that is copied by way of memory that the device reads
 GRAPHS = 32  # recorded runs that are kept, and arrays and sizes that are remembered
 
 
@@ -131,5 +132,6 @@ class Program:
         found = self._arrays.get((kind, i))
         if found is None or found.nbytes < nbytes:
             self._arrays.pop((kind, i), None)
-            found = self._arrays[kind, i] = Memory(nbytes)
+            found = (Staged if nbytes <= STAGED else Memory)(nbytes)
+            self._arrays[kind, i] = found
         return found

@@ -44,18 +44,19 @@ _api.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _DELETER)
 _given: dict[int, Any] = {}  # what others hold, by the address of its structure
 
 
-@_DELETER
 def _forget(address: int) -> None:
     _given.pop(address, None)
 
 
-@_DELETER
 def _unused(capsule: int) -> None:
     """A capsule ends; nobody took the tensor if its name is the one that it got."""
     valid, pointer = _api["PyCapsule_IsValid"], _api["PyCapsule_GetPointer"]
     pointer.restype = ctypes.c_void_p
     if valid(ctypes.c_void_p(capsule), NAME):
         _given.pop(pointer(ctypes.c_void_p(capsule), NAME), None)
+
+
+_FORGET, _UNUSED = _DELETER(_forget), _DELETER(_unused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ class DeviceArray:
             self.memory.pointer, CUDA, self.number, len(shape), *_kind(self.dtype), 1, shape, None,
             0,
         )  # fmt: skip
-        managed = _Managed(tensor, None, _forget)
+        managed = _Managed(tensor, None, _FORGET)
         address = ctypes.addressof(managed)
         _given[address] = managed, shape, self.memory
-        return _api.PyCapsule_New(address, NAME, _unused)
+        return _api.PyCapsule_New(address, NAME, _UNUSED)
 
 
 def on_device(program: Program, /, *, stream: int = 0, **arrays: Any) -> Any:

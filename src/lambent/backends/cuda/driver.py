@@ -133,7 +133,7 @@ class Staged(Memory):
     def __init__(self, nbytes: int) -> None:
         super().__init__(nbytes)
         self._place = int(call("cuMemAllocHost", max(nbytes, 16)))
-        held = (ctypes.c_uint8 * max(nbytes, 16)).from_address(self._place)
+        held: Any = (ctypes.c_uint8 * max(nbytes, 16)).from_address(self._place)
         self._host: Array = np.frombuffer(held, np.uint8)
 
     def put(self, array: Array, offset: int = 0) -> None:

@@ -93,8 +93,8 @@ def routine(kernel: Kernel, way: int = 1) -> Routine | None:
                transposed: bool = False) -> Operand:  # fmt: skip
         if transposed:
             rows, columns = columns, rows
-        sizes = map(text, (start, rows, columns, apart, stride))
-        return Operand(buffer, *sizes, transposed)
+        a, b, c, d, e = map(text, (start, rows, columns, apart, stride))
+        return Operand(buffer, a, b, c, d, e, transposed)
 
     def result(buffer: int, start: Size, apart: Size, stride: Size) -> Operand:
         return matrix(buffer, start, n.extent, m.extent, apart or n.extent, stride)

@@ -154,6 +154,7 @@ class _Renderer:
         self.body(body)
         inner = self.scopes.pop()
         one = sum(text.startswith("for ") for _, text in inner.lines) == 1
+        one = one and not any("make_tensor_descriptor" in text for _, text in inner.lines)
         how = "warp_specialize" if self.options.get("specialize") else "flatten"
         more = f", {how}=True" if one else ""
         self.line(f"for task in tl.range(tl.program_id(0), {whole}, tl.num_programs(0){more}):")

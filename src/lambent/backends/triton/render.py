@@ -17,6 +17,7 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
+from lambent.backends.triton.grid import grid, grouped, trips
 from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, scaled
 from lambent.backends.triton.text import (
     NAMES,
@@ -141,8 +142,8 @@ class _Renderer:
 
     def tasks(self) -> Size:
         """All tasks, one a program, or each program's in a loop. Returns the count of programs."""
-        loops, body = self.grid()
-        count = math.prod(self.trips(f) for f in loops)
+        loops, body = grid(self.program)
+        count = math.prod(trips(self.program, f) for f in loops)
         whole = self.blocks.total(count, self.blocks.origin).at(3)
         programs = self.options.get("persistent", 0) if loops else 0
         if not programs:
@@ -162,20 +163,9 @@ class _Renderer:
             self.line(f"    {text}", name)
         return minimum(count, programs)
 
-    def grid(self) -> tuple[list[For], tuple[Stmt, ...]]:
-        """The loops whose steps are tasks, and what each task does."""
-        loops: list[For] = []
-        body = self.program.body
-        while len(body) == 1 and isinstance(s := body[0], For) and s.parallel:
-            if loops and (axes_in(s.start) | axes_in(s.stop)):
-                break
-            loops.append(s)
-            body = s.body
-        return loops, body
-
     def task(self, loops: list[For], number: str, count: str) -> None:
         """Decode the task's number into origins."""
-        texts = [self.blocks.total(self.trips(f), self.blocks.origin).at(3) for f in loops]
+        texts = [self.blocks.total(trips(self.program, f), self.blocks.origin).at(3) for f in loops]
         last = f"{count} - 1 - " if self.options.get("backwards") else ""
         self.line(f"pid = {last}{number}", "pid")
         group = self.options.get("group", 1)
@@ -186,7 +176,8 @@ class _Renderer:
         if loops:
             self.line(f"{numbers[0]} = pid", numbers[0])
         if group > 1 and len(loops) > 1:
-            self.grouped(numbers[-2:], texts[-2:], group)
+            for text in grouped(numbers[-2:], texts[-2:], group):
+                self.line(text)
         for f, number_ in zip(loops, numbers, strict=True):
             tile = self.program.axes[f.axis].tile
             start = self.blocks.total(f.start, self.blocks.origin)
@@ -196,19 +187,6 @@ class _Renderer:
             )
             self.bind(f.axis, f"o{f.axis}")
         self.fixed = frozenset(f.axis for f in loops if self.blocks.size[f.axis] == 1)
-
-    def grouped(self, numbers: list[str], texts: list[str], group: int) -> None:
-        """The two innermost axes: `group` rows of tasks go through all columns together."""
-        (row, column), (rows, columns) = numbers, texts
-        self.line(f"pid = {row} * {columns} + {column}")
-        self.line(f"first = pid // ({columns} * {group}) * {group}")
-        self.line(f"high = tl.minimum({rows} - first, {group})")
-        self.line(f"{row} = first + pid % ({columns} * {group}) % high")
-        self.line(f"{column} = pid % ({columns} * {group}) // high")
-
-    def trips(self, f: For) -> Size:
-        tile = self.program.axes[f.axis].tile
-        return (f.stop - f.start + (tile - 1)) // tile
 
     def bind(self, i: int, origin: str, whole: bool = False) -> None:
         """The indices of an axis whose tile starts at the origin, and which of them are valid."""

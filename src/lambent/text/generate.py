@@ -6,6 +6,7 @@ both numbers of tokens are symbols. Caches are arrays of which new rows are writ
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -194,9 +195,14 @@ class Session:
         self._caches = wider
 
     def _empty(self, room: int) -> dict[str, Array]:
+        """In one piece of memory, of which large pages are made: a token reads all of them."""
         c = self.model.config
-        shape = cache_shape(c, min(room, c.context))
-        return {name: np.zeros(shape, np.float32) for name in _names(c)}
+        shape = (2 * c.layers, *cache_shape(c, min(room, c.context)))
+        count = math.prod(map(int, shape))
+        memory = np.zeros(count + 16, np.float32)
+        first = -memory.ctypes.data % 64 // memory.itemsize
+        whole = memory[first : first + count].reshape(shape)
+        return dict(zip(_names(c), whole, strict=True))
 
 
 def _before(said: str, stop: Sequence[str]) -> tuple[str, bool]:

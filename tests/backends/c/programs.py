@@ -11,7 +11,8 @@ import numpy as np
 
 from lambent.algebra.term import Terms
 from lambent.backends.base import kernel_symbols
-from lambent.backends.c.render import PRELUDE, render
+from lambent.backends.c.prelude import prelude
+from lambent.backends.c.render import render
 from lambent.backends.c.target import Target
 from lambent.backends.cpu.build import build, place
 from lambent.graph.dim import Size, axis
@@ -93,7 +94,7 @@ class Library:
 
     def __init__(self, programs: Mapping[str, TileProgram], target: Target) -> None:
         self.programs = programs
-        parts = [PRELUDE(target)]
+        parts = [prelude(target)]
         for name, p in programs.items():
             parts.append(render(p, name, target))
             parts.append(

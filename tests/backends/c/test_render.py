@@ -25,8 +25,9 @@ from programs import (
     softmax,
 )  # fmt: skip
 
+from lambent.backends.c.layout import Layout
 from lambent.backends.c.render import Renderer
-from lambent.backends.c.target import Target, for_cpu
+from lambent.backends.c.target import Target
 from lambent.backends.cpu.features import detect
 from lambent.graph.dim import Dim, evaluate, value
 from lambent.graph.dtypes import (
@@ -56,7 +57,7 @@ from lambent.kernel.tile import (
 )  # fmt: skip
 
 Array = np.ndarray[Any, Any]
-NATIVE = for_cpu(detect().arch, detect().vector_bytes)
+NATIVE = Target(detect().vector_bytes)
 s = Dim("render_s", 0, 300)
 INTS = (int8, int16, int32, int64, uint8)
 
@@ -269,7 +270,7 @@ def run() -> Library:
 def narrow_and_wide() -> list[Library]:
     some = {n: p for n, p in everything().items() if not n.startswith(("maps", "casts"))}
     few = dict(list(some.items())[::5])
-    return [Library(few, Target(16)), Library(few, Target(64, 32))]
+    return [Library(few, Target(16)), Library(few, Target(64))]
 
 
 def at(n: int) -> dict[str, int]:
@@ -577,3 +578,34 @@ def test_what_one_statement_reads_is_no_tile() -> None:
     twice = program([*body, more], axes, shapes, {"X": (32, 64)})
     texts = [Renderer(p, "k", NATIVE).text() for p in (once, twice)]
     assert [text.count("// t") for text in texts] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "of, n, tiles", [("add", 2, 0), ("add", 3, 1), ("mod", 2, 0), ("max", 2, 0)]
+)
+def test_what_is_quick_is_computed_twice_rather_than_kept(of: str, n: int, tiles: int) -> None:
+    i, j, k = 0, 1, 2
+    axes = {i: (32, 32), j: (n, n), k: (64, 64)}
+    let = Let("t", op(of, load("X", a(i), a(k)), lit(16)))
+    store = Store("Y", (a(i), a(j), a(k)), op("mul", let.ref, load("W", a(j))))
+    p = program([let, store], axes, {"Y": (32, n, 64)}, {"X": (32, 64), "W": (n,)})
+    assert Renderer(p, "k", NATIVE).text().count("// t") == tiles
+
+
+def test_what_is_slow_is_kept() -> None:
+    i, j = 0, 1
+    let = Let("t", op("exp2", load("X", a(i))))
+    store = Store("Y", (a(j), a(i)), op("mul", let.ref, load("W", a(j))))
+    axes = {i: (32, 32), j: (2, 2)}
+    p = program([let, store], axes, {"Y": (2, 32)}, {"X": (32,), "W": (2,)})
+    assert Renderer(p, "k", NATIVE).text().count("// t") == 1
+
+
+def test_a_chain_of_values_lies_as_the_first_is_read() -> None:
+    i, k = 0, 1
+    chain = [Let("t", load("X", a(k), a(i)))]
+    for n in range(3):
+        chain.append(Let(f"u{n}", op("add", chain[-1].ref, lit(1))))
+    body = [*chain, Store("Y", (0,), lit(0))]
+    p = program(body, {i: (32, 32), k: (32, 32)}, {"Y": (1,)}, {"X": (32, 32)})
+    assert {Layout(p, NATIVE).inner[let.name] for let in chain} == {i}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from programs import Library, elementwise, load, op
 
-from lambent.backends.c.target import Target, for_cpu
+from lambent.backends.c.target import Target
 from lambent.backends.cpu.features import detect
 from lambent.graph.dim import Dim, axis
 
@@ -18,7 +18,7 @@ n = Dim("functions_n", 1, 1 << 20)
 REFERENCE: dict[str, Callable[[Array], Array]] = {
     "exp2": np.exp2, "log2": np.log2, "sin": np.sin, "sqrt": np.sqrt, "recip": np.reciprocal,
 }  # fmt: skip
-WIDTHS = sorted({16, for_cpu(detect().arch, detect().vector_bytes).vector_bytes})
+WIDTHS = sorted({16, Target(detect().vector_bytes).vector_bytes})
 
 
 @pytest.fixture(scope="module", params=WIDTHS)

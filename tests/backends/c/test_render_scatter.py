@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from programs import Library, a, index, load, loops, op, program, ref
 
-from lambent.backends.c.target import for_cpu
+from lambent.backends.c.target import Target
 from lambent.backends.cpu.features import detect
 from lambent.graph.dtypes import DTYPES, DType, float32, float64, int64
 from lambent.kernel.tile import Accumulate, For, Let, Reduce, Stmt, Store, TileProgram, Var
 
-NATIVE = for_cpu(detect().arch, detect().vector_bytes)
+NATIVE = Target(detect().vector_bytes)
 ROWS, IDS, WIDTH = 50, 37, 19
 SHAPES = {"I": (IDS,), "X": (IDS, WIDTH)}
 CASES = {

@@ -72,10 +72,10 @@ def multiply(out: Emitter, spot: Spot, value: Value, dot: Dot) -> None:
 
 
 def _lane(out: Emitter, dot: Dot, wanted: frozenset[int]) -> int:
-    def rank(own: tuple[Value, int]) -> tuple[bool, int, int, int]:
+    def rank(own: tuple[Value, int]) -> tuple[bool, bool, bool, int, int]:
         x, i = own
-        fits = 3 * (i in out.layout.near(x)) - 4 * (out.layout.count[i] < out.lanes)
-        return i in wanted, fits, out.layout.count[i], i
+        count = out.layout.count[i]
+        return count >= out.lanes, i in wanted, i in out.layout.near(x), count, i
 
     return max(((x, i) for x, own in out.layout.sides(dot) for i in own), key=rank)[1]
 

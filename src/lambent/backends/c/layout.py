@@ -8,7 +8,7 @@ value along an axis.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,7 +62,6 @@ class Layout:
         self.count = {i: max(1, min(a.tile, representative(a.extent))) for i, a in axes}
         """About how many indices of an axis a tile has."""
         self.unit = frozenset(i for i, a in axes if a.extent == 1 or (i in cut and a.tile == 1))
-        self.uses = Counter(reads(program.body))
         self.inner: dict[str, int | None] = {}
         self._elect()
 
@@ -132,19 +131,30 @@ class Layout:
     # ---- the inner axis of arrays ----
 
     def _elect(self) -> None:
+        """In the order of the program: what a value reads has its inner axis before."""
         every = list(statements(self.program.body))
         made = {s.name: s.ref.axes - self.unit for s in every if isinstance(s, ir.Let | ir.Var)}
         votes: dict[tuple[str, int], float] = defaultdict(float)
         for name, i, weight in (vote for s in every for vote in self._votes(s)):
             votes[name, i] += weight
         for name, axes in made.items():
+            own = (s for s in every if isinstance(s, ir.Let | ir.Accumulate) and s.name == name)
+            for i, weight in (vote for s in own for vote in self._own(s)):
+                votes[name, i] += weight
             rank = {
                 i: (self.count[i] >= self.lanes, votes[name, i], self.count[i], i) for i in axes
             }
             self.inner[name] = max(rank, key=lambda i: rank[i], default=None)
 
+    def _own(self, s: ir.Let | ir.Accumulate) -> Iterator[tuple[int, float]]:
+        """(axis, weight) for the axes along which what a statement reads lies."""
+        for v in elementwise(s.value):
+            yield from ((i, 1.0) for i in self.near(v))
+            for x, own in self.sides(v) if isinstance(v, ir.Dot) else ():
+                yield from ((i, 2.5 if i in self.near(x) else 1.0) for i in own)
+
     def _votes(self, s: ir.Stmt) -> Iterator[tuple[str, int, float]]:
-        """(array, axis, weight) for the axes along which a statement likes to go."""
+        """(array, axis, weight) for the axes along which a statement likes to read."""
         for v in (v for value in operands(s) for v in values(value)):
             if isinstance(v, ir.Reduce):
                 along = frozenset[int]().union(*map(self.near, elementwise(v.arg))) or v.axes
@@ -160,17 +170,12 @@ class Layout:
             place = self.place(s)
             for ref in refs(s.value):
                 yield from ((ref.name, i, 2.0) for i in ref.axes if slope(place.flat, i) == 1)
-        if isinstance(s, (ir.Let, ir.Accumulate)):
-            for v in elementwise(s.value):
-                yield from ((s.name, i, 1.0) for i in self.near(v))
-                for x, own in self.sides(v) if isinstance(v, ir.Dot) else ():
-                    yield from ((s.name, i, 2.5 if i in self.near(x) else 1.0) for i in own)
 
     # ---- the lane axis of loops ----
 
     def lane(self, value: ir.Value, among: Iterable[int], put: frozenset[int]) -> int | None:
         """The cheapest lane axis for computing a value; `put` are those that are cheap to store."""
-        stores = self._count(self.axes(value) | put)
+        stores = self.indices(self.axes(value) | put)
 
         def rank(i: int | None) -> tuple[float, bool, int]:
             cost = self.cost(value, i) + stores * (self._width(i) if i in put else 1.0)
@@ -178,7 +183,8 @@ class Layout:
 
         return min([None, *sorted(set(among) - self.unit)], key=rank)
 
-    def _count(self, axes: Iterable[int]) -> float:
+    def indices(self, axes: Iterable[int]) -> float:
+        """About how many elements a tile over these axes has."""
         return math.prod(self.count[i] for i in axes)
 
     def _width(self, i: int | None) -> float:
@@ -189,13 +195,13 @@ class Layout:
     def cost(self, v: ir.Value, lane: int | None) -> float:
         """About how many instructions a value takes in all, in vectors along a lane axis."""
         lane = lane if lane in self.axes(v) else None
-        times, width = self._count(self.axes(v)), self._width(lane)
+        times, width = self.indices(self.axes(v)), self._width(lane)
         match v:
             case ir.Load() | ir.Ref():
                 return times * (width if lane in self.near(v) else 1.5)
             case ir.Reduce(axes=axes, arg=arg):
                 ways = [None, *sorted(axes - self.unit)] if lane is None else [lane]
-                inside = self._count(self.axes(arg))
+                inside = self.indices(self.axes(arg))
                 least = min(self.cost(arg, i) + inside * self._width(i) for i in ways)
                 return least + times * 4 * (lane is None)
             case ir.Map(op=op, dtype=dtype):

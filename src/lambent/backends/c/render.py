@@ -17,17 +17,15 @@ from lambent.backends.c.dot import multiply, pays, replaced, summed
 from lambent.backends.c.emit import Emitter, symbol_name
 from lambent.backends.c.expr import storage
 from lambent.backends.c.layout import SLOW, Layout, elementwise, loads, reads, refs
-from lambent.backends.c.prelude import CODES, STORAGE, prelude
+from lambent.backends.c.prelude import CODES, STORAGE
 from lambent.backends.c.target import Target
 from lambent.backends.c.write import Spot, buffer_spot, chosen, reduced, tile_spot, write
 from lambent.graph.dim import axes_in
 from lambent.kernel import tile as ir
 
-PRELUDE = prelude
-
 
 def render(program: ir.TileProgram, name: str, target: Target) -> str:
-    """The C text of `{name}_tasks` and `{name}_run`; it needs `PRELUDE(target)` before it.
+    """The C text of `{name}_tasks` and `{name}_run`; it needs `prelude(target)` before it.
 
     Raises:
         TypeError: a Dot stands elsewhere than under a Let or an Accumulate.
@@ -122,14 +120,18 @@ class Renderer:
         return out
 
     def _takes(self, s: ir.Let | ir.Store | ir.Accumulate, let: ir.Let) -> bool:
-        """True if a statement can compute what it reads of a Let, each element once."""
+        """True if a statement can compute what it reads of a Let: each element once, or twice where
+        that is quick."""
         axes, parts = self.layout.axes, list(elementwise(s.value))
         whole = [s.value, *(v.arg for v in parts if isinstance(v, ir.Reduce))]
         reading = [w for w in whole if let.name in {r.name for r in refs(w)}]
         if isinstance(let.value, ir.Dot):
             return s.value in reading and pays(self.out, let.value) and self._finishes(s, let.value)
         plain = not isinstance(let.value, ir.Reduce) and len(list(ir.values(let.value))) < 64
-        return plain and bool(reading) and all(axes(w) <= axes(let.value) for w in reading)
+        ops = {v.op for v in ir.values(let.value) if isinstance(v, ir.Map)}
+        quick = ops.isdisjoint(SLOW.keys() - {"mod"})  # which takes a field of packed bits
+        more = self.layout.indices({i for w in reading for i in axes(w) - axes(let.value)})
+        return plain and bool(reading) and more <= 1 + quick
 
     def _statement(self, s: ir.Stmt) -> None:
         out, layout = self.out, self.layout

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
 from lambent.backends.c import render
-from lambent.backends.c.target import for_cpu
+from lambent.backends.c.prelude import prelude
+from lambent.backends.c.target import Target
 from lambent.backends.cpu import assemble, build, calibrate, features, library
 from lambent.backends.cpu.schedule import default_schedule, moves
 from lambent.backends.libraries import blas
@@ -31,11 +32,10 @@ class RenderC:
     """The renderer of tile programs for this CPU."""
 
     def __init__(self) -> None:
-        cpu = features.detect()
-        self._target = for_cpu(cpu.arch, cpu.vector_bytes)
+        self._target = Target(features.detect().vector_bytes)
 
     def prelude(self) -> str:
-        return render.PRELUDE(self._target)
+        return prelude(self._target)
 
     def render(self, program: TileProgram, name: str) -> str:
         """The kernel's text.

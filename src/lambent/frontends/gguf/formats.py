@@ -50,7 +50,7 @@ class Part:
 
     def of(self, blocks: Array) -> Array:
         """[..., bytes of a block] → [..., k]."""
-        part = np.ascontiguousarray(blocks[..., self.start : self.stop])
+        part = blocks[..., self.start : self.stop]
         return (self.rearrange(part) if self.rearrange else part).view(self.dtype)
 
 
@@ -137,8 +137,10 @@ class Packed:
         width = math.gcd(self.shape[0], PANEL)
         if self.plain or len(self.shape) != 2 or width < 8:
             return self
-        cut = {k: p.reshape(-1, width, math.prod(p.shape[1:])) for k, p in self.parts.items()}
-        parts = {k: np.ascontiguousarray(p.mT) for k, p in cut.items()}
+        parts = {}
+        for name, part in self.parts.items():
+            cut = np.moveaxis(part.reshape(-1, width, *part.shape[1:]), 1, -1)
+            parts[name] = np.ascontiguousarray(cut).reshape(len(cut), -1, width)
         return replace(self, parts=parts, panels=True)
 
 

@@ -26,6 +26,7 @@ Array = np.ndarray[Any, Any]
 
 _SCALARS = "BbHhIif?..Qqd"  # by type number; 8 is a string, 9 an array
 _STRING, _ARRAY = 8, 9
+_SIZE = struct.Struct("<Q")
 _MOST_DIMS = 4
 
 
@@ -93,6 +94,18 @@ class _Reader:
     def text(self) -> str:
         return str(self.take(self.number("Q")), "utf-8")
 
+    def texts(self, count: int) -> list[str]:
+        """As many calls of `text`, of which a vocabulary needs a hundred thousand."""
+        found, view, end = list[str](), self.view, len(self.data)
+        for _ in range(count):
+            first = self.at + 8
+            (size,) = _SIZE.unpack(view[self.at : first]) if first <= end else (end,)
+            if size > end - first:
+                return [*found, self.text()]  # which says what is wrong
+            self.at = first + size
+            found.append(str(view[first : self.at], "utf-8"))
+        return found
+
     def value(self, kind: int, nested: bool = False) -> Any:
         if kind == _STRING:
             return self.text()
@@ -105,7 +118,7 @@ class _Reader:
     def array(self) -> Any:
         kind = self.number("I")
         if kind == _STRING:
-            return [self.text() for _ in range(self.count("strings", 8))]
+            return self.texts(self.count("strings", 8))
         if kind >= len(_SCALARS) or kind == _ARRAY:
             raise ValueError(f"an array of the unknown or nested type {kind}")
         dtype = np.dtype(_SCALARS[kind]).newbyteorder("<")

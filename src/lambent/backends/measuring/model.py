@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 from lambent.backends.base import Calibration
 from lambent.backends.roles import within
-from lambent.graph.dim import axes_in, representative
+from lambent.graph.dim import Atom, Size, axes_in, representative
 from lambent.graph.dtypes import DType
+from lambent.graph.prove import substitute
 from lambent.kernel.rewrite import steps
 from lambent.kernel.tile import (
     Accumulate,
@@ -40,7 +41,10 @@ OPS = {"exp2": 12.0, "log2": 18.0, "sin": 22.0, "recip": 6.0, "sqrt": 6.0, "mod"
 MOVED, STRIDED, PACKED = 1.0, 10.0, 4.0  # contiguous; one lane at a time; into a product's panels
 PRODUCT = 0.85  # of the peak, that a product reaches in full register blocks
 REGISTERS = 16  # of vectors; a block with more accumulators and operands spills
-UNIT = 8192.0  # places of a tile that a matrix unit takes twice as long for as for its products
+UNIT = 2048.0  # places of a tile that a matrix unit takes twice as long for as for its products
+BESIDE = 0.3  # of the shorter of two times, where matrix units, others and memory work side by side
+UNITS_OPS = {"exp2": 4.0, "log2": 4.0, "sin": 12.0, "recip": 6.0, "sqrt": 6.0, "mod": 12.0}
+"""`OPS` where matrix units are: such devices have units for these functions, too."""
 TASK = 2e-7  # seconds to hand a task to a core
 STEP = 2e-8  # seconds of a statement, however small its tile
 
@@ -55,6 +59,7 @@ class _Model:
 
     def __init__(self, program: TileProgram, calibration: Calibration) -> None:
         self.program, self.calibration = program, calibration
+        self.units = calibration.held > 0  # matrix units, and registers that hold tiles
         self.sizes = {
             i: min(a.tile, max(1, representative(a.extent))) for i, a in program.axes.items()
         }
@@ -69,7 +74,12 @@ class _Model:
         threads = self.calibration.threads
         rounds = -(-tasks // threads)
         moved /= self.share(min(tasks, threads))
-        return rounds * (self.body(body) + TASK) + moved + self.calibration.launch
+        work = rounds * (self.beside(*self.body(body)) + TASK)
+        return self.beside(work, moved) + self.calibration.launch
+
+    def beside(self, a: float, b: float) -> float:
+        """The time of two kinds of work."""
+        return max(a, b) + min(a, b) * (BESIDE if self.units else 1.0)
 
     def share(self, busy: int) -> float:
         """Of the memory's bandwidth what so many cores reach, the others idle."""
@@ -80,26 +90,39 @@ class _Model:
         a = self.program.axes[i]
         return -(-max(1, representative(a.extent)) // a.tile)
 
-    def body(self, stmts: Iterable[Stmt]) -> float:
-        """Seconds of one core."""
-        seconds = 0.0
+    def steps(self, f: For) -> int:
+        """Of a loop, in the middle of the others: it may start or end where a mask does."""
+        if not axes_in(f.start) | axes_in(f.stop):
+            return self.trips(f.axis)
+        axes = self.program.axes
+
+        def middle(a: Atom) -> Size | None:
+            return representative(axes[a.args[0]].extent) // 2 if a.kind == "axis" else None
+
+        start, stop = (representative(substitute(e, middle)) for e in (f.start, f.stop))
+        return max(0, -(-(stop - start) // axes[f.axis].tile))
+
+    def body(self, stmts: Iterable[Stmt]) -> tuple[float, float]:
+        """Seconds of one core: of all but products, and of products."""
+        plain, products = 0.0, 0.0
         for s in stmts:
             match s:
-                case For(axis=i, stop=stop):  # ends, or starts, where a mask does
-                    share = 0.5 if axes_in(stop) else 1.0
-                    seconds += self.trips(i) * share * self.body(s.body)
+                case For():
+                    count, inner = self.steps(s), self.body(s.body)
+                    plain, products = plain + count * inner[0], products + count * inner[1]
                 case Var(axes=axes, dtype=dtype):
-                    seconds += STEP + self.volume(axes) / self.lanes(dtype)
+                    plain += STEP + self.volume(axes) / self.lanes(dtype)
                 case _:
-                    seconds += STEP + self.statement(s)
-        return seconds
+                    plain += STEP + self.statement(s)
+                    products += self.product(s.value) if isinstance(s.value, Dot) else 0.0
+        return plain, products
 
     def statement(self, s: Let | Accumulate | Store) -> float:
         """The loops of one statement, vectorised along the axis that suits it best."""
         v, each = s.value, self.volume(axes_of(s.value)) / self.lanes(s.value.dtype)
         scaled = each if isinstance(s, Accumulate) and s.scale is not None else 0.0
         if isinstance(v, Dot):
-            return scaled + self.product(v)
+            return scaled
 
         def along(lane: int) -> float:
             stored = self.move(lane, s) if isinstance(s, Store) else 0.0
@@ -112,13 +135,13 @@ class _Model:
     def value(self, lane: int, v: Value) -> float:
         match v:
             case Map(op=op):
-                own = OPS.get(op, 1.0)
+                own = (UNITS_OPS if self.units else OPS).get(op, 1.0)
             case Reduce():
                 own = 1.0
             case Load():
                 own = self.move(lane, v)
             case Ref():
-                own = 0.5 * MOVED
+                own = 0.0 if self.units else 0.5 * MOVED
             case _:
                 own = 0.0
         below = sum(self.value(lane, x) for x in operands(v))
@@ -148,7 +171,7 @@ class _Model:
         padded = -(-columns // 8) * 8
         work = batch * rows * padded * depth * 2 / PRODUCT
         seconds = work / self.rate(v.dtype) * self.block(rows, columns)
-        if isinstance(v.b, Load) and self.stride(last, v.b) != 1:
+        if not self.units and isinstance(v.b, Load) and self.stride(last, v.b) != 1:
             seconds += batch * columns * depth * PACKED / self.lanes(v.dtype)
         return seconds
 
@@ -156,7 +179,7 @@ class _Model:
         """How much slower than the peak the register block is: it loads more than it multiplies,
         has too few sums to hide the latency of one, or does not fit the registers. A matrix unit
         multiplies whole tiles, and waits for the operands of small ones."""
-        if self.calibration.held:
+        if self.units:
             return 1 + UNIT / (rows * columns)
         r, n = self.program.schedule.block
         r = max(1, min(r, int(rows)))

@@ -18,7 +18,7 @@ from dataclasses import replace
 from lambent.backends.c.emit import Emitter
 from lambent.backends.c.expr import kind, storage
 from lambent.backends.c.layout import slope
-from lambent.backends.c.write import Block, Spot, blocks, tile_spot, write
+from lambent.backends.c.write import Block, Spot, blocks, halves, tile_spot, write
 from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
 
 
@@ -90,9 +90,7 @@ def _block(out: Emitter, t: str, lane: int, rows: int | None, outer: Sequence[in
     if t in ("f64", "i64"):
         width = max(1, width // 2)  # a vector of these is two registers
     height = max(1, min(height, layout.upper(rows)))
-    heights: Sequence[int] = range(height, 0, -1)
-    if len(layout.lengths(rows)) > 2:
-        heights = tuple(dict.fromkeys((height, max(1, height // 2), 1)))
+    heights = range(height, 0, -1) if len(layout.lengths(rows)) <= 2 else halves(height)
     first = bool(out.options.get("rows_first"))
     return Block(lane, min(width, most), rows, heights, outer, first)
 

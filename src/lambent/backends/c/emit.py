@@ -29,6 +29,10 @@ class Local(NamedTuple):
         return f"({self.first} + {self.plus})" if self.plus else self.first
 
 
+Text = Callable[[Mapping[int, Local]], str]
+"""C text at local indices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
     """A tile in memory: the stride, in elements, of every axis that it has.
@@ -255,21 +259,16 @@ class Emitter:
         first, plus = self.scope.idx[lane]
         return {**self.scope.idx, lane: Local(f"({first} + z)", plus)}
 
-    def _read(
-        self, code: str, lane: int | None, element: Callable[[Mapping[int, Local]], str],
-        vector: str, where: Sequence[str] = (),
-    ) -> Expr:  # fmt: skip
-        """One element; a vector, given as C text, where all conditions hold; or its elements."""
+    def _read(self, code: str, lane: int | None, element: Text, vector: str) -> Expr:
+        """One element; a vector, given as C text; or its elements."""
         t = STORAGE[code][1]
         if lane is None:
             return Expr(element(self.scope.idx), t, False)
-        if vector and not where:
+        if vector:
             return Expr(vector, t, True)
-        name, live = self.fresh("g"), self.scope.tail or str(self.lanes)
-        one = element(self.lane_index(lane))
-        head = f"if ({' && '.join(where)}) {name} = {vector}; else " if vector else ""
+        name, one = self.fresh("g"), element(self.lane_index(lane))
         self.line(f"v{t} {name} = 0;")
-        self.line(f"{head}for (i64 z = 0; z < {live}; z++) {name}[z] = {one};")
+        self.line(f"for (i64 z = 0; z < {self.scope.tail or self.lanes}; z++) {name}[z] = {one};")
         return Expr(name, t, True)
 
     def _prefetch(self, v: Load, i: int) -> None:
@@ -283,29 +282,23 @@ class Emitter:
     def _load(self, v: Load, lane: int | None) -> Expr:
         code, pointer, place = CODES[v.dtype.name], self.pointers[v.buffer], self.layout.place(v)
         idx, tail = self.scope.idx, self.scope.tail
-        where = [f"{self.size(n)} > 0" for n in place.bare]
-        some = " && ".join(where)
+        some = " && ".join(f"{self.size(n)} > 0" for n in place.bare)
 
         def element(idx: Mapping[int, Local]) -> str:
             one = f"get_{code}({pointer} + {self.size(place.flat, idx)})"
             return f"({some} ? {one} : 0)" if some else one  # of no elements: 0
 
-        def fetch(offset: str) -> str:
-            end = f"{pointer} + {offset}"
-            return f"ldt_{code}({end}, {tail})" if tail else f"ld_{code}({end})"
-
         vector, (rest, last, extent) = "", place.border or (0, 0, 0)
         if lane is not None and self.layout.step(place.flat, lane) == 1:
-            vector = fetch(self.size(place.flat, idx))
+            at, live = f"{pointer} + {self.size(place.flat, idx)}", f", {tail}" if tail else ""
+            vector = f"{'ldt' if tail else 'ld'}_{code}({at}{live})"
             if v.buffer in self.again and self.step is not None:
                 self._prefetch(v, self.step)
         elif lane is not None and lane not in index_axes(rest) and slope(last, lane) == 1:
-            first = self.fresh("e")  # a vector where all of its lanes are inside
-            self.line(f"const i64 {first} = {self.size(last, idx)};")
-            vector = fetch(f"{self.size(rest, idx)} + {first}")
-            end = f"{first} + {tail or self.lanes}"
-            where += [f"{first} >= 0", f"{end} <= {self.size(extent, idx)}"]
-        return self._read(code, lane, element, vector, where)
+            row, first, n = (self.size(e, idx) for e in (rest, last, extent))
+            vector = f"ldc_{code}({pointer} + {row}, {first}, {n})"
+        vector = f"({some} ? {vector} : (v{STORAGE[code][1]})0)" if some and vector else vector
+        return self._read(code, lane, element, vector)
 
     def _index(self, e: Size, lane: int | None) -> Expr:
         low, high = self.layout.prover.interval(e)

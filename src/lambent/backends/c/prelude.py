@@ -38,7 +38,7 @@ typedef int64_t i64; typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t 
 #define CALL static __attribute__((noinline, unused))
 #define VECTOR(T) typedef T v##T __attribute__((ext_vector_type(LANES)));
 VECTOR(f32) VECTOR(f64) VECTOR(i8) VECTOR(i16) VECTOR(i32) VECTOR(i64)
-VECTOR(u8) VECTOR(u16) VECTOR(u32)
+typedef _Bool bit; VECTOR(u8) VECTOR(u16) VECTOR(u32) VECTOR(bit)
 typedef vi32 vm; typedef _Float16 vh __attribute__((ext_vector_type(LANES)));
 #define CV(x, T) __builtin_convertvector(x, T)
 #define EACH(V, N, PARAMS, X) \
@@ -121,23 +121,29 @@ NUMBER(f32, MAXN, FMAX) NUMBER(f64, MAXN, FMAX) NUMBER(i8, MAXI, MAXI) NUMBER(i1
 NUMBER(i32, MAXI, MAXI) NUMBER(i64, MAXI, MAXI) NUMBER(u8, MAXI, MAXI)
 #define ANY(N) PAIR(r##N, m, OR) FN m h##N##_m(vm x) { return __builtin_reduce_or(x); }
 ANY(sum) ANY(max) ANY(fmax)
-// Of a storage code: loads and stores of vectors, past the caches, of the first n lanes, of one.
-#define ACCESS(C, M, V, T, LOAD, STORE, GET, PUT) \
+#define LIVE(n) CV(IOTA < (vi32)((i32)(n)), vbit)
+// Of a storage code: loads and stores of vectors, past the caches, of the first n lanes, of one;
+// ldc: p[e], p[e + 1], …, the nearest of p[0] to p[n - 1] for those that are not among them.
+#define ACCESS(FEW, C, M, V, T, LOAD, STORE, GET, PUT) \
   typedef V w##C __attribute__((aligned(sizeof(M)), may_alias)); \
   FN v##T ld_##C(const M *p) { V x = *(const w##C *)p; return LOAD; } \
-  CALL v##T ldt_##C(const M *p, i64 n) { V x = 0; \
-    for (int i = 0; i < LANES; i++) if (i < n) x[i] = p[i]; return LOAD; } \
+  FEW v##T ldt_##C(const M *p, i64 n) { \
+    V x = __builtin_masked_load(LIVE(n), p, (V)0); return LOAD; } \
+  FEW v##T ldc_##C(const M *p, i64 e, i64 n) { \
+    if (e >= 0 && e + LANES <= n) return ld_##C(p + e); \
+    e = lt_max(-LANES, lt_min(e, n)); vi64 z = CV(IOTA, vi64) + e; \
+    V y = __builtin_masked_load(CV((z >= 0) & (z < n), vbit), p + e, (V)p[0]); \
+    V x = CV(z >= n, vbit) ? (V)p[n - 1] : y; return LOAD; } \
   FN void st_##C(M *p, v##T x) { *(w##C *)p = STORE; } \
   FN void stn_##C(M *p, v##T x) { if ((uintptr_t)p %% sizeof(V)) return st_##C(p, x); \
     __builtin_nontemporal_store(STORE, (V *)p); } \
-  CALL void stt_##C(M *p, v##T x, i64 n) { V y = STORE; \
-    for (int i = 0; i < LANES; i++) if (i < n) p[i] = y[i]; } \
+  FEW void stt_##C(M *p, v##T x, i64 n) { __builtin_masked_store(LIVE(n), STORE, p); } \
   FN T get_##C(const M *p) { return GET; } FN void put_##C(M *p, T x) { *p = PUT; }
-#define PLAIN(T) ACCESS(T, T, v##T, T, x, x, *p, x)
-PLAIN(f32) PLAIN(f64) PLAIN(i8) PLAIN(i16) PLAIN(i32) PLAIN(i64) PLAIN(u8)
-ACCESS(h, _Float16, vh, f32, CV(x, vf32), CV(x, vh), (f32)*p, (_Float16)x)
-ACCESS(bf, u16, vu16, f32, vfrom_bf(x), vto_bf(x), from_bf(*p), to_bf(x))
-ACCESS(b, u8, vu8, m, CV(x, vi32) != 0, CV(x & 1, vu8), -(*p != 0), x & 1)
+#define PLAIN(FEW, T) ACCESS(FEW, T, T, v##T, T, x, x, *p, x)
+PLAIN(FN, f32) PLAIN(FN, f64) PLAIN(FN, i32) PLAIN(FN, i64) PLAIN(CALL, i8) PLAIN(CALL, i16)
+ACCESS(CALL, h, _Float16, vh, f32, CV(x, vf32), CV(x, vh), (f32)*p, (_Float16)x)
+ACCESS(CALL, bf, u16, vu16, f32, vfrom_bf(x), vto_bf(x), from_bf(*p), to_bf(x))
+ACCESS(CALL, b, u8, vu8, m, CV(x, vi32) != 0, CV(x & 1, vu8), -(*p != 0), x & 1) PLAIN(CALL, u8)
 """
 
 

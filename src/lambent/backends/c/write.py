@@ -100,7 +100,10 @@ def write(out: Emitter, spot: Spot, value: Value) -> None:
             _transposed(out, spot, value, lane, squares[0])
         elif lane in spot.near and sums and all(lane in layout.axes(v) for v in sums):
             rest = [i for i in spot.axes if i != lane]
-            out.nest(rest, None, lambda: blocks(out, spot, value, sums[0], Block(lane, COLUMNS)))
+            many = max(1, min(COLUMNS, upper(lane) // out.lanes))
+            heights = halves(min([COLUMNS // many, *map(upper, rest[-1:])]))
+            block = Block(lane, many, rest.pop() if rest else None, heights)
+            out.nest(rest, None, lambda: blocks(out, spot, value, sums[0], block))
         else:
             out.nest(spot.axes, lane, lambda: put(out, spot, out.value(value)))
 
@@ -123,6 +126,11 @@ def put(out: Emitter, spot: Spot, e: Expr) -> None:
 # ---- reductions ----
 
 
+def halves(height: int) -> Sequence[int]:
+    """Heights of blocks that cover any number of rows."""
+    return tuple(dict.fromkeys((max(1, height), max(1, height // 2), 1)))
+
+
 def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> None:
     """The value, whose reduction v varies along the lane axis, block by block."""
     w, lane = out.lanes, block.lane
@@ -133,8 +141,7 @@ def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> N
         down = partial(out.pieces, i, block.heights, 1, lambda at, _: then([{i: x} for x in at]))
         out.nest(block.outer, None, down)
 
-    many = min(block.vectors, -(-out.layout.upper(lane) // w))
-    columns = partial(out.pieces, lane, (many * w, w), w)
+    columns = partial(out.pieces, lane, (block.vectors * w, w), w)
 
     def one(rows: Cells, at: list[Local], tail: str | None) -> None:
         cells = [row | {lane: x} for row in rows for x in at]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction as F
 
 import pytest
@@ -31,7 +32,10 @@ def rendered(kernel: Kernel, schedule: Schedule | None = None) -> Rendered:
 @pytest.mark.parametrize("name", ["fold_causal_sym", "casts", "batched_bf16"])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_compiles(name: str, target: Target) -> None:
-    r = rendered({**CASES, **SYMBOLIC}[name]())
+    kernel = {**CASES, **SYMBOLIC}[name]()
+    one = default_schedule(kernel)
+    small = replace(one, tiles=tuple((i, min(t, 32)) for i, t in one.tiles))  # quick to compile
+    r = rendered(kernel, small)
     code = compile_source(r.source, r.signature, target, {"num_warps": 4, "num_stages": 2})
     assert code.image.startswith(BYTES)
     assert code.threads == 4 * target.warp
@@ -85,6 +89,35 @@ def kernel(C, A, B, triton_n):
 """
     )
     assert r.signature == {"C": "*bf16", "A": "*bf16", "B": "*bf16", "triton_n": "i32"}
+
+
+def test_few_programs_do_all_tasks() -> None:
+    tiles, options = ((0, 128), (1, 256), (2, 64)), (("descriptors", 1), ("persistent", 132))
+    r = rendered(product(4096), Schedule(tiles, (0, 1), 2, options=options))
+    assert (
+        r.source.removeprefix(PRELUDE)
+        == """\
+@triton.jit
+def kernel(C, A, B):
+    A_window = tl.make_tensor_descriptor(A + 0, [4096, 4096], [4096, 1], [128, 64])
+    B_window = tl.make_tensor_descriptor(B + 0, [4096, 4096], [4096, 1], [64, 256])
+    C_window = tl.make_tensor_descriptor(C + 0, [4096, 4096], [4096, 1], [128, 256])
+    for task in tl.range(tl.program_id(0), 512, tl.num_programs(0), flatten=True):
+        pid = task
+        pid_1 = pid % 16
+        pid = pid // 16
+        pid_0 = pid
+        o0 = pid_0 * 128
+        o1 = pid_1 * 256
+        acc1 = tl.full((128, 256), 0.0, tl.float32)
+        for o2 in range(0, 4096, 64):
+            A_tile = A_window.load([o0, o2])
+            B_tile = tl.trans(B_window.load([o2, o1]))
+            acc1 = tl.dot(A_tile, tl.trans(B_tile), acc1)
+        C_window.store([o0, o1], acc1.to(tl.bfloat16))
+"""
+    )
+    assert r.tasks == 132
 
 
 def test_names_do_not_clash() -> None:

@@ -20,7 +20,7 @@ from lambent.kernel.lower import lower
 from lambent.kernel.rewrite import free_axes, split
 from lambent.kernel.tile import Schedule
 
-PACKS = ("pack_a", "pack_b", "rows_first")
+PACKS = ("pack_a", "pack_b")
 EVERY = {**CASES, **SYMBOLIC}
 
 

@@ -5,8 +5,7 @@ vectors: where it lies (it is contiguous along the lane axis) or from panels of 
 columns packed here. A is read by broadcast: where it lies, or from a tile, or from panels of whole
 blocks of rows.
 
-Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide;
-rows_first = 1 to keep a block of rows while the columns pass, else a panel of columns is kept.
+Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from lambent.backends.c.expr import kind, storage
 from lambent.backends.c.layout import slope
 from lambent.backends.c.write import Block, Spot, blocks, halves, tile_spot, write
 from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
+
+FEW = 4  # rows that do not pay for packing what they are multiplied with
 
 
 def summed(dot: Dot) -> Reduce:
@@ -36,7 +37,8 @@ def pays(out: Emitter, dot: Dot) -> bool:
     if near_a & own_a or near_b & own_b:
         return True
     near, shared = near_a | near_b, out.layout.axes(a) & out.layout.axes(b) - dot.axes
-    in_rows = not (own_a and own_b) and near & dot.axes  # a matrix times a vector
+    few = min(map(out.layout.indices, (own_a, own_b))) < FEW
+    in_rows = few and near & dot.axes  # a matrix times a vector, or a few
     return not in_rows and all(out.layout.count[i] < out.lanes for i in near & shared)
 
 
@@ -59,8 +61,7 @@ def multiply(out: Emitter, spot: Spot, value: Value, dot: Dot) -> None:
         a, own_a, b, own_b = b, own_b, a, own_a
     rows = max(own_a, key=lambda i: (layout.count[i], i), default=None)
     block = _block(out, kind(dot.dtype), lane, rows, sorted(own_a - {rows}))
-    near = layout.near(a)
-    sums = sorted(dot.axes - layout.unit, key=lambda i: (i in near, layout.count[i], i))
+    sums = sorted(dot.axes - layout.unit, key=lambda i: (i in layout.near(a), layout.count[i], i))
 
     def body() -> None:
         v = summed(Dot(dot.axes, _b(out, b, sums, block), _a(out, a, sums, block)))
@@ -91,8 +92,7 @@ def _block(out: Emitter, t: str, lane: int, rows: int | None, outer: Sequence[in
         width = max(1, width // 2)  # a vector of these is two registers
     height = max(1, min(height, layout.upper(rows)))
     heights = range(height, 0, -1) if len(layout.lengths(rows)) <= 2 else halves(height)
-    first = bool(out.options.get("rows_first"))
-    return Block(lane, min(width, most), rows, heights, outer, first)
+    return Block(lane, min(width, most), rows, heights, outer)
 
 
 def _b(out: Emitter, b: Value, sums: Sequence[int], block: Block) -> Value:

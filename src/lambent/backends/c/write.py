@@ -17,7 +17,7 @@ from lambent.backends.c.layout import elementwise, slope
 from lambent.backends.c.prelude import CODES, STORAGE
 from lambent.graph.dim import axis
 from lambent.graph.prove import bounds
-from lambent.kernel.tile import Index, Load, Map, Reduce, Ref, Store, Value, axes_of
+from lambent.kernel.tile import Index, Load, Map, Reduce, Ref, Store, Value, axes_of, values
 
 COLUMNS = 8  # vectors of a block of columns
 CHAINS = 4  # accumulators along the lane axis: they hide the latency of the operation
@@ -54,7 +54,6 @@ class Block:
     """Accumulators of a reduction: `vectors` along the lane axis, heights[0] along the rows.
 
     heights: what is tried for the rows that remain. outer: axes looped around the rows.
-    rows_first: a block of rows is kept while the columns pass, else the other way around.
     """
 
     lane: int
@@ -62,7 +61,6 @@ class Block:
     rows: int | None = None
     heights: Sequence[int] = (1,)
     outer: Sequence[int] = ()
-    rows_first: bool = False
 
 
 def tile_spot(out: Emitter, array: Array) -> Spot:
@@ -90,6 +88,13 @@ def write(out: Emitter, spot: Spot, value: Value) -> None:
     match value:
         case Map("add", (Ref() as old, Reduce() as v)) if hit := chosen(v, spot.axes):
             return _scattered(out, spot, old, v, *hit)
+
+    def span(i: int) -> int:
+        """Elements from the first to the last of an axis, where the most are read over."""
+        loads = (layout.place(v).flat for v in values(value) if isinstance(v, Load))
+        steps = (bounds(step)[1] for e in loads if (step := slope(e, i)) is not None)
+        return layout.count[i] * max(map(abs, steps), default=0)
+
     lane = layout.lane(value, spot.axes, spot.near)
     sums = [v for v in elementwise(value) if isinstance(v, Reduce)]
     squares: list[int] = []  # axes to write along where reading goes along another
@@ -105,7 +110,8 @@ def write(out: Emitter, spot: Spot, value: Value) -> None:
             block = Block(lane, many, rest.pop() if rest else None, heights)
             out.nest(rest, None, lambda: blocks(out, spot, value, sums[0], block))
         else:
-            out.nest(spot.axes, lane, lambda: put(out, spot, out.value(value)))
+            axes = sorted(spot.axes, key=span, reverse=True) if sums and lane is None else spot.axes
+            out.nest(axes, lane, lambda: put(out, spot, out.value(value)))
 
 
 def put(out: Emitter, spot: Spot, e: Expr) -> None:
@@ -141,8 +147,6 @@ def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> N
         down = partial(out.pieces, i, block.heights, 1, lambda at, _: then([{i: x} for x in at]))
         out.nest(block.outer, None, down)
 
-    columns = partial(out.pieces, lane, (block.vectors * w, w), w)
-
     def one(rows: Cells, at: list[Local], tail: str | None) -> None:
         cells = [row | {lane: x} for row in rows for x in at]
         for cell, e in zip(cells, across(out, v, cells, lane, tail), strict=True):
@@ -150,10 +154,7 @@ def blocks(out: Emitter, spot: Spot, value: Value, v: Reduce, block: Block) -> N
                 out.value(v, known=e)
                 put(out, spot, out.value(value))
 
-    if block.rows_first:
-        rows(lambda row: columns(lambda at, tail: one(row, at, tail)))
-    else:
-        columns(lambda at, tail: rows(lambda row: one(row, at, tail)))
+    out.pieces(lane, (block.vectors * w, w), w, lambda at, t: rows(lambda row: one(row, at, t)))
 
 
 def reduced(out: Emitter, v: Reduce) -> Expr:

@@ -27,7 +27,7 @@ TILES: dict[str, tuple[int, ...]] = {
     "reduced": (4, 8, 16, 64, 256, 1024, 4096, WHOLE),
 }
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
-OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1), "rows_first": (0, 1)}
+OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1)}
 PANELS = (16, 24, 32, 64)
 LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine

@@ -609,3 +609,17 @@ def test_a_chain_of_values_lies_as_the_first_is_read() -> None:
     body = [*chain, Store("Y", (0,), lit(0))]
     p = program(body, {i: (32, 32), k: (32, 32)}, {"Y": (1,)}, {"X": (32, 32)})
     assert {Layout(p, NATIVE).inner[let.name] for let in chain} == {i}
+
+
+@pytest.mark.parametrize(("rows", "packs"), [(3, 0), (4, 1)])
+def test_what_few_rows_are_multiplied_with_is_read_as_it_lies(rows: int, packs: int) -> None:
+    h, g, n, d = range(4)
+    axes = {h: (3, 3), g: (rows, rows), n: (64, 64), d: (32, 32)}
+    dot = Dot(frozenset({d}), load("Q", a(h), a(g), a(d)), load("K", a(n), a(h), a(d)))
+    body = [Let("t", dot), Store("S", (a(h), a(g), a(n)), ref("t", h, g, n))]
+    p = program(body, axes, {"S": (3, rows, 64)}, {"Q": (3, rows, 32), "K": (64, 3, 32)})
+    text = Renderer(p, "k", NATIVE).text()
+    assert text.count("%pack") == packs
+    if not packs:  # the loops over the rows of K and its heads come first
+        ends = [line.split("<")[1].split(";")[0] for line in text.splitlines() if "LOOP" in line]
+        assert [int(end.split("=")[-1]) for end in ends[:3]] == [64, 3, 3]

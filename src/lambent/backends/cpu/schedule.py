@@ -31,6 +31,7 @@ OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1)}
 PANELS = (16, 24, 32, 64)
 LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine
+FEW = 4  # rows for which the other operand is read but once
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
 
@@ -59,7 +60,8 @@ def default_schedule(kernel: Kernel) -> Schedule:
     for role, step in (("rows", 6), ("columns", 16)):
         tiles.update((i, _even(s.sizes[i], tiles[i], step)) for i in s.of(role))
     tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
-    tiles.update((i, 1) for i in s.of("batch"))
+    few = any(1 < math.prod(s.sizes[i] for i in s.of(role)) < FEW for role in ("rows", "columns"))
+    tiles.update((i, min(s.most[i], FEW) if few else 1) for i in s.of("batch"))  # read as they lie
     share(s.of("row"), max(1, min(16, 4096 // max(1, covered("reduced")))))
     lanes, kept = s.of("lane"), set(s.of("wide"))
     if len(lanes) > 1:  # laid out anew: square tiles

@@ -132,23 +132,12 @@ class Optimizer:
             raise ValueError(f"Optimizer.step: {'; '.join(wrong[:5])}{more}")
 
 
-def squares(grads: Mapping[str, Tensor]) -> Tensors:
-    """Of each gradient the sum of the squares of its elements, at least in float32."""
-    wide = {n: cast(g, g.dtype.compute) for n, g in grads.items()}
-    return {n: (g * g).sum() for n, g in wide.items()}
-
-
-def clip_by_global_norm(
-    grads: Mapping[str, Tensor], limit: float, parts: Mapping[str, Tensor] | None = None
-) -> tuple[Tensors, Tensor]:
+def clip_by_global_norm(grads: Mapping[str, Tensor], limit: float) -> tuple[Tensors, Tensor]:
     """Gradients scaled so that the norm of all together is at most `limit`, and the norm before.
 
     As `torch.nn.utils.clip_grad_norm_`: a factor min(1, limit / (norm + 1e-6)).
-
-    Args:
-        parts: the `squares` of the gradients, where they are at hand.
     """
-    each = list((parts or squares(grads)).values())
-    norm = sqrt(sum(each[1:], each[0]))
+    squares = [(cast(g, g.dtype.compute) * cast(g, g.dtype.compute)).sum() for g in grads.values()]
+    norm = sqrt(sum(squares[1:], squares[0]))
     scale = minimum(limit / (norm + 1e-6), 1.0)
     return {n: g * cast(scale, g.dtype) for n, g in grads.items()}, norm

@@ -23,7 +23,7 @@ from lambent.functional.operands import cast
 from lambent.graph.dtypes import as_dtype
 from lambent.graph.tensor import Tensor, input
 from lambent.nn.module import Module
-from lambent.optim.optimizer import PART, STEP, Optimizer, clip_by_global_norm, squares
+from lambent.optim.optimizer import PART, STEP, Optimizer, Tensors, clip_by_global_norm
 from lambent.optim.schedules import Schedule
 from lambent.training.records import Records
 
@@ -31,15 +31,13 @@ Array = np.ndarray[Any, Any]
 Loss = Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]
 CALLS = "trainer:calls"
 CHECKPOINT = "checkpoint.safetensors"
-GRADIENT = "gradient:"
-"""Before a parameter's name: the sum of the squares of its gradient."""
 
 
 class Trainer:
     """Trains a Module by a loss.
 
     A step is one call of one program, which is given the parameters and the state and moves them in
-    place; where the loss or a gradient is not finite it leaves them as they are.
+    place; where the loss (or with `clip` the norm) is not finite it leaves them as they are.
 
     Args:
         model: its floating weights are the parameters; they change when `fit` returns.
@@ -72,13 +70,13 @@ class Trainer:
         state = optimizer.state(params)
         value = loss(copy, given, state[STEP])
         grads = grad(value, params)
-        metrics, parts = {"loss": value}, squares(grads)
+        metrics, sound = {"loss": value}, isfinite(value)
         if clip is not None:
-            grads, metrics["norm"] = clip_by_global_norm(grads, clip, parts)
-        sound = isfinite(sum(parts.values(), value))
+            grads, metrics["norm"] = clip_by_global_norm(grads, clip)
+            sound = isfinite(value + metrics["norm"])
         new, after = optimizer.step(params, grads, state, lr)
-        held = params | state
-        moved = {n: where(sound, x, held[n]) for n, x in (new | after).items()}
+        old = params | state
+        moved = {n: where(sound, x, old[n]) for n, x in _by_parameter(params, new | after)}
         if shared := sorted({*metrics, *given} & {*moved}):
             raise ValueError(f"Trainer: parameters and batch share the names {', '.join(shared)}")
         self.model, self._every = model, optimizer.every
@@ -86,8 +84,7 @@ class Trainer:
         arrays = {n: a.copy() for n, a in model.state_dict().items() if n in params}
         self._held: dict[str, Array] = arrays | optimizer.start(arrays)
         self._folder = None if folder is None else Path(folder)
-        told = {"loss": value} | {GRADIENT + n: x for n, x in parts.items()} | metrics
-        told = {n: cast(x, "float32") for n, x in told.items()}
+        told = {n: cast(x, "float32") for n, x in metrics.items()}
         self.program = compile(told | moved, donate={n: n for n in moved}, **options)
 
     @property
@@ -115,8 +112,9 @@ class Trainer:
             The losses of this run.
 
         Raises:
-            FloatingPointError: the loss or a gradient is not finite: names the step and the first
-                bad value. What was before that step is kept and saved.
+            FloatingPointError: the loss, or a parameter that an earlier step moved, is not finite:
+                names the step and the first bad value. What is kept and saved is what was before
+                that step; with a bad parameter it is the last checkpoint.
             TypeError, ValueError: a batch that the program refuses.
         """
         losses = []
@@ -132,11 +130,15 @@ class Trainer:
                         records.add(self.calls, metrics | seconds)
                     show(self.calls, metrics)
                     if self._folder and every and self.calls % every == 0:
-                        self.save(self._folder / CHECKPOINT)
-        finally:
-            self.model.load_state_dict(self.model.state_dict() | self.arrays())
-            if self._folder:
-                self.save(self._folder / CHECKPOINT)
+                        self._keep()
+        except FloatingPointError:
+            if self._bad() is None:
+                self._keep()
+            raise
+        except BaseException:
+            self._keep()
+            raise
+        self._keep()
         return losses
 
     def arrays(self) -> dict[str, Array]:
@@ -169,19 +171,39 @@ class Trainer:
         self._held = found
         self.model.load_state_dict(self.model.state_dict() | self.arrays())
 
+    def _keep(self) -> None:
+        """Give the model what it learned, and write a checkpoint."""
+        if bad := self._bad():
+            raise self._fault(bad)
+        self.model.load_state_dict(self.model.state_dict() | self.arrays())
+        if self._folder:
+            self.save(self._folder / CHECKPOINT)
+
+    def _bad(self) -> str | None:
+        """The first parameter, or array of the state, that is not finite."""
+        return next((n for n, a in self._held.items() if not np.isfinite(a).all()), None)
+
+    def _fault(self, name: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"Trainer: at batch {self.calls} {name} is not finite; what was sound last is kept. A "
+            "smaller learning rate, `clip`, or a look at this batch may help"
+        )
+
     def _step(self, batch: Mapping[str, Array]) -> dict[str, float]:
         """The metrics of a step. Ctrl-C waits until it is whole."""
         with _whole():
             out = self.program(**self._held, **batch)
-        bad = [n for n, a in out.items() if n not in self._held and not np.isfinite(a)]
-        if bad:
-            name = bad[0].replace(GRADIENT, "the gradient of ")
-            raise FloatingPointError(
-                f"Trainer: at batch {self.calls} {name} is not finite (of {len(bad)} such "
-                "values); the parameters before it are kept. A smaller learning rate, `clip`, or "
-                "a look at this batch may help"
-            )
-        return {n: float(out[n]) for n in self._metrics}
+        metrics = {n: float(out[n]) for n in self._metrics}
+        if bad := next((n for n, x in metrics.items() if not np.isfinite(x)), None):
+            raise self._fault(self._bad() or bad)
+        return metrics
+
+
+def _by_parameter(params: Iterable[str], moved: Tensors) -> Iterator[tuple[str, Tensor]]:
+    """What is moved, each parameter beside its state: few values cross from one to the next."""
+    place = {n: i for i, n in enumerate(params)}
+    of = {n: n if n in place else n.rpartition(":")[0] for n in moved}
+    yield from sorted(moved.items(), key=lambda item: place.get(of[item[0]], -1))
 
 
 @contextmanager

@@ -281,9 +281,10 @@ class _Driver:
             self.interrupted = True
 
     def building(self) -> float:
-        """Seconds that compiling the best covers will take: alone, where it was two at a time."""
+        """Seconds that compiling the best covers will take: alone, not beside other covers."""
         best = {r.entries[k].form.text for r in self.regions if r.best for k in r.best.kernels}
-        return len(best) * 2 * self.bench.clock.spent["compile"] / max(1, self.bench.tried)
+        each = self.bench.clock.spent["compile"] / max(1, self.bench.tried)
+        return len(best) * 4 / self.bench.backend.lanes * each
 
     def step(self, r: Region, budget: float, stop_gap: float) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""

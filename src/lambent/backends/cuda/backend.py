@@ -78,6 +78,7 @@ class CudaBackend:
 
     def __init__(self, number: int = 0) -> None:
         self._gpu = driver.device(number)
+        self._processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
         self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
@@ -98,13 +99,12 @@ class CudaBackend:
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         """A library's first suggestion comes second, its others last."""
-        own = schedule.guesses(kernel, self._gpu.capability)
+        own = schedule.guesses(kernel, self._gpu.capability, self._processors)
         calls = [replace(own[0], options=(("library", n),)) for n in cublaslt.ways(kernel)]
         return [*own[:1], *calls[:1], *own[1:], *calls[1:]]
 
     def moves(self, kernel: Kernel) -> Moves:
-        processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
-        return schedule.moves(kernel, self._gpu.capability, processors)
+        return schedule.moves(kernel, self._gpu.capability, self._processors)
 
     def source(self, program: TileProgram) -> str:
         return _text(_called(program) or render(program))

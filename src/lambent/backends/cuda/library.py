@@ -94,6 +94,9 @@ class Program:
                 pointers = [pointer(*place) for place in step.places]
                 self._opened.run(step, pointers, symbols, stream)
 
+        if len(self._opened.launches) == 1:
+            queue(stream)  # which a recording would not make shorter
+            return
         key = tuple(inputs), tuple(outputs), tuple(sizes)
         if key in self._graphs and not captured(stream):
             graph = self._graphs.pop(key) or Graph(queue)

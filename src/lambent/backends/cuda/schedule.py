@@ -36,23 +36,24 @@ Guess = tuple[tuple[str, int], ...]
 BACK: Guess = (("backwards", 1),)
 COPY: Guess = (("descriptors", 1),)
 TURN: Guess = (("turned", 1),)
+FEW: Guess = (("persistent", 1),)  # programs a processor
 SPLIT: Guess = (("descriptors", 1), ("single", 1), ("specialize", 1))  # one loop alone can be
 FOLDS: tuple[Guess, ...] = tuple(
     (("rows", rows), ("streamed", streamed), ("num_warps", warps), ("num_stages", stages), *more)
     for rows, streamed, warps, stages, more in (
-        (128, 128, 8, 3, BACK),
+        (64, 64, 4, 3, BACK),
+        (128, 128, 4, 2, (*BACK, *SPLIT)),
+        (64, 64, 4, 3, (*BACK, *COPY)),
         (128, 64, 4, 3, BACK),
         (128, 128, 4, 2, SPLIT),
-        (128, 128, 4, 2, (*BACK, *SPLIT)),
-        (256, 64, 8, 3, BACK),
-        (64, 64, 4, 3, BACK),
+        (128, 128, 8, 3, BACK),
         (64, 128, 4, 2, BACK),
+        (64, 32, 4, 3, BACK),
         (128, 128, 4, 3, COPY),
         (128, 64, 4, 2, ()),
         (128, 64, 4, 2, COPY),
         (128, 128, 8, 2, (*BACK, *COPY)),
         (128, 64, 8, 3, COPY),
-        (64, 64, 4, 3, (*BACK, *COPY)),
     )
 )  # fmt: skip
 """What served kernels that stream one product's result into another: tiles by role, and options."""
@@ -60,12 +61,16 @@ SQUARES: tuple[Guess, ...] = tuple(
     (("rows", rows), ("columns", columns), ("contracted", 64), ("num_warps", warps),
      ("num_stages", stages), *more)
     for rows, columns, warps, stages, more in (
-        (128, 256, 8, 3, ()),
-        (128, 256, 8, 4, ()),
         (128, 256, 8, 4, COPY),
-        (128, 256, 8, 3, SPLIT),
+        (128, 128, 4, 5, COPY),
+        (128, 256, 8, 3, ()),
+        (64, 256, 4, 5, COPY),
+        (256, 128, 8, 4, COPY),
+        (128, 128, 4, 5, (*COPY, *FEW)),
+        (128, 256, 8, 3, (*COPY, *FEW)),
         (128, 128, 4, 4, COPY),
-        (256, 128, 8, 3, COPY),
+        (128, 256, 8, 3, COPY),
+        (128, 256, 8, 4, ()),
     )
 )  # fmt: skip
 """The same for products of matrices."""
@@ -74,16 +79,16 @@ STREAMS: tuple[Guess, ...] = tuple(
     (("rows", outer), ("columns", outer), ("contracted", contracted), ("num_warps", warps),
      ("num_stages", stages), *more)
     for outer, contracted, warps, stages, more in (
+        (128, 128, 4, 4, TURN),
+        (64, 128, 4, 4, TURN),
         (64, 256, 4, 3, ()),
-        (64, 256, 4, 3, TURN),
         (32, 256, 4, 4, ()),
-        (64, 128, 4, 5, TURN),
-        (128, 128, 4, 3, TURN),
+        (128, 256, 4, 3, TURN),
         (32, 512, 4, 3, ()),
         (16, 512, 4, 4, ()),
-        (64, 128, 4, 4, ()),
-        (128, 128, 4, 3, ()),
-        (128, 128, 4, 3, COPY),
+        (64, 128, 4, 3, TURN),
+        (128, 128, 8, 4, TURN),
+        (128, 128, 4, 4, ()),
         (64, 256, 4, 3, (*COPY, *TURN)),
     )
 )  # fmt: skip
@@ -107,13 +112,14 @@ def default_schedule(kernel: Kernel) -> Schedule:
     return wished(kernel, {})
 
 
-def guesses(kernel: Kernel, capability: int) -> list[Schedule]:
+def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Schedule]:
     """What is worth trying before anything is known of a kernel, the likeliest first."""
     s = Structure(kernel)
     known: tuple[Guess, ...] = ()
     if s.contracts:
         known = FOLDS if _folded(s) else STREAMS if _thin(s) else SQUARES if _square(s) else ()
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
+    wishes = [{n: x * processors if n == "persistent" else x for n, x in w.items()} for w in wishes]
     return list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
 
 

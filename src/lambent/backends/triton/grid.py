@@ -1,11 +1,11 @@
-"""The grid: which loops' steps are tasks, and in which order tasks come."""
+"""Order: which loops' steps are tasks, in which order these come, and the sums within a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lambent.graph.dim import Size, axes_in
-from lambent.kernel.tile import For, Stmt, TileProgram
+from lambent.kernel.tile import Accumulate, Dot, For, Ref, Stmt, TileProgram, operands, values
 
 
 def grid(program: TileProgram) -> tuple[list[For], tuple[Stmt, ...]]:
@@ -36,3 +36,20 @@ def grouped(numbers: Sequence[str], counts: Sequence[str], group: int) -> list[s
         f"{row} = first + pid % ({columns} * {group}) % high",
         f"{column} = pid % ({columns} * {group}) // high",
     ]
+
+
+def products_first(body: Sequence[Stmt]) -> list[Stmt]:
+    """Of sums that stand together those of products come first: matrix units work meanwhile."""
+    found, sums = list[Stmt](), list[Accumulate]()
+    for s in (*body, None):
+        if isinstance(s, Accumulate):
+            sums.append(s)
+            continue
+        every = (v for a in sums for top in operands(a) for v in values(top))
+        read = {v.name for v in every if isinstance(v, Ref)}
+        if not read & {a.name for a in sums}:
+            sums.sort(key=lambda a: not isinstance(a.value, Dot))
+        found += sums
+        sums.clear()
+        found += [s] if s is not None else []
+    return found

@@ -17,7 +17,7 @@ from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
-from lambent.backends.triton.grid import grid, grouped, trips
+from lambent.backends.triton.grid import grid, grouped, products_first, trips
 from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, scaled
 from lambent.backends.triton.text import (
     NAMES,
@@ -242,7 +242,7 @@ class _Renderer:
     # ---- statements --------------------------------------------------------------------------
 
     def body(self, body: tuple[Stmt, ...]) -> None:
-        for s in body:
+        for s in products_first(body):
             match s:
                 case For():
                     self.loop(s)

@@ -15,7 +15,7 @@ ONE = Lit(1.0, float32)
 
 def test_sums_of_products_come_first() -> None:
     kernel = CASES["fold"]()
-    loops = [s for s in statements(lower(kernel, default_schedule(kernel)).body)]
+    loops = list(statements(lower(kernel, default_schedule(kernel)).body))
     (body,) = [s.body for s in loops if isinstance(s, For) and not s.parallel]
     sums = [s for s in body if isinstance(s, Accumulate)]
     ordered = [s for s in products_first(body[::-1]) if isinstance(s, Accumulate)]

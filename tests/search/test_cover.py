@@ -16,15 +16,19 @@ from lambent.search.cover import Option, Problem, diverse, solve
 
 
 def brute(problem: Problem, costs: list[float]) -> float:
-    """The least cost over every choice of one kernel a value."""
-    roots = sorted({o.root for o in problem.options})
+    """The least cost over every choice of one kernel a value; of none where it is made beside."""
+    roots = sorted({v for o in problem.options for v in o.roots})
     makers = [[k for k, o in enumerate(problem.options) if o.root == r] for r in roots]
 
     def cost(chosen: tuple[int, ...]) -> float:
-        needed, total = set(problem.outputs), 0.0
+        needed, made, total = set(problem.outputs), set[int](), 0.0
         for k in chosen:  # users first
-            if problem.options[k].root in needed:
-                needed.update(problem.options[k].leaves)
+            o = problem.options[k]
+            if o.root in needed - made:
+                if not made.isdisjoint(o.roots):
+                    return math.inf
+                made.update(o.roots)
+                needed.update(o.leaves)
                 total += costs[k]
         return total
 
@@ -34,7 +38,8 @@ def brute(problem: Problem, costs: list[float]) -> float:
 def programmed(problem: Problem, costs: list[float]) -> float:
     """The least cost as an integer program: for each root and leaf users at most producers."""
     options = problem.options
-    makes = {v: np.array([float(o.root == v) for o in options]) for v in {o.root for o in options}}
+    roots = {o.root for o in options}
+    makes = {v: np.array([float(v in o.roots) for o in options]) for v in roots}
     rows = [(row, float(v in problem.outputs), 1.0) for v, row in makes.items()]
     for root, leaf in sorted({(o.root, leaf) for o in options for leaf in o.leaves}):
         users = np.array([float(o.root == root and leaf in o.leaves) for o in options])
@@ -47,8 +52,13 @@ def programmed(problem: Problem, costs: list[float]) -> float:
     return float(found.fun)
 
 
-def instance(seed: int, most: int = 6) -> tuple[Problem, list[float]]:
-    """Values 0 … n−1, each made from nothing, or from later ones at a lower price."""
+def instance(
+    seed: int, most: int = 6, joint: bool = False, cheap: float = 1
+) -> tuple[Problem, list[float]]:
+    """Values 0 … n−1, each made from nothing, or from later ones at a lower price.
+
+    joint: some may be made at once. cheap: a third of the kernels costs less by that factor.
+    """
     r = random.Random(seed)
     n = r.randint(2, most)
     options, costs = [], []
@@ -62,6 +72,14 @@ def instance(seed: int, most: int = 6) -> tuple[Problem, list[float]]:
                 options.append(Option(root, tuple(leaves)))
                 costs.append(r.uniform(0.1, 6))
     outputs = tuple(sorted(r.sample(range(n), r.randint(1, min(2, n)))))
+    costs = [c if k % 3 else c / cheap for k, c in enumerate(costs)]
+    for a, b in itertools.combinations(range(len(options)), 2) if joint else ():
+        one, two = options[a], options[b]
+        leaves = tuple({*one.leaves, *two.leaves})
+        if one.root < two.root < min(leaves, default=n) and r.random() < 2 / n:
+            options.append(Option(one.root, leaves, more=(two.root,)))
+            both = r.uniform(0.6, 1.0) * (costs[a] + costs[b])
+            costs.append(max(both, 1.01 * costs[a], 1.01 * costs[b]))
     return Problem(tuple(options), outputs), costs
 
 
@@ -70,33 +88,37 @@ def valid(problem: Problem, kernels: tuple[int, ...]) -> None:
     made: set[int] = set()
     for k in kernels:
         o = problem.options[k]
-        assert set(o.leaves) <= made and o.root not in made
-        made.add(o.root)
+        assert set(o.leaves) <= made and made.isdisjoint(o.roots)
+        made.update(o.roots)
     assert set(problem.outputs) <= made
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("seed", range(80))
-def test_cheapest_of_all(seed: int) -> None:
-    problem, costs = instance(seed)
+def test_cheapest_of_all(seed: int, joint: bool) -> None:
+    problem, costs = instance(seed, 5 if joint else 6, joint)
     found = solve(problem, costs)
     valid(problem, found.kernels)
     assert found.cost == pytest.approx(brute(problem, costs), rel=1e-6)
     assert found.bound == pytest.approx(found.cost)
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_integer_program_agrees_on_more_values(seed: int) -> None:
+def test_the_integer_program_agrees_on_more_values(seed: int, joint: bool) -> None:
     """Many cheap values beside costly ones: what the shortest path counts once is paid once."""
-    problem, costs = instance(seed, most=24)
-    costs = [c if k % 3 else c / 100 for k, c in enumerate(costs)]
+    problem, costs = instance(seed, 24, joint, cheap=100)
     found = solve(problem, costs)
     valid(problem, found.kernels)
     assert found.cost == pytest.approx(programmed(problem, costs), rel=1e-6)
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_cover_and_a_true_bound_where_sets_are_too_many(seed: int, monkeypatch: Any) -> None:
-    problem, costs = instance(seed, most=24)
+def test_a_cover_and_a_true_bound_where_sets_are_too_many(
+    seed: int, joint: bool, monkeypatch: Any
+) -> None:
+    problem, costs = instance(seed, 24, joint)
     best = solve(problem, costs)
     monkeypatch.setattr(cover, "MAX_SETS", 24)
     found = solve(problem, costs)

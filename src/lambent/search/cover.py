@@ -2,7 +2,8 @@
 
 Values are decided consumers first. What is still needed at any moment is a set of values, so a
 cover is a path from the set of outputs to the empty set, and the cheapest is a shortest path: A*,
-exact, and 2 ms where the integer program of a transformer layer takes HiGHS seconds.
+exact, and 2 ms where the integer program of a transformer layer takes HiGHS seconds. What a kernel
+makes beside the value it is chosen for need not be made when its turn comes.
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from lambent.algebra.rules import bits
 
-MAX_SETS = 500  # sets of needed values looked at before the search goes straight on
+MAX_SETS = 2000  # sets of needed values looked at before the search goes straight on
 SMALL = 0.05  # a value cheaper than this share of the costliest kernel joins no others
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A kernel that makes stored value `root` from stored values `leaves`."""
+    """A kernel that makes stored value `root`, and `more` of greater numbers, from `leaves`."""
 
     root: int
     leaves: tuple[int, ...]
+    more: tuple[int, ...] = field(default=(), kw_only=True)
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        return (self.root, *self.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +46,24 @@ class Cover:
 
 @dataclass(frozen=True)
 class Problem:
-    """The kernels and the values to be made. A leaf has a greater number than its user."""
+    """The kernels and the values to be made. A leaf has a greater number than what it is for."""
 
     options: tuple[Option, ...]
     outputs: tuple[int, ...]
 
     @cached_property
-    def makers(self) -> list[list[tuple[int, int]]]:
-        """For each value the kernels that make it; their leaves as bits."""
-        last = max((v for o in self.options for v in (o.root, *o.leaves)), default=-1)
-        found: list[list[tuple[int, int]]] = [[] for _ in range(last + 1)]
+    def makers(self) -> list[list[tuple[int, int, int]]]:
+        """For each value the kernels that are chosen for it; their leaves and `more` as bits."""
+        last = max((v for o in self.options for v in (*o.roots, *o.leaves)), default=-1)
+        found: list[list[tuple[int, int, int]]] = [[] for _ in range(last + 1)]
         for k, o in enumerate(self.options):
-            found[o.root].append((k, sum(1 << leaf for leaf in set(o.leaves))))
+            leaves, more = (sum(1 << v for v in set(values)) for values in (o.leaves, o.more))
+            found[o.root].append((k, leaves, more))
         return found
 
 
-Makers = list[list[tuple[float, int, int]]]  # for each value: cost, kernel, leaves
+Maker = tuple[float, int, int, int]  # cost, kernel, leaves, more
+Makers = list[list[Maker]]  # for each value
 
 
 def solve(problem: Problem, costs: Sequence[float]) -> Cover:
@@ -64,9 +73,18 @@ def solve(problem: Problem, costs: Sequence[float]) -> Cover:
         ValueError: no cover exists.
     """
     makers = [_undominated(m, costs) for m in problem.makers]
-    bound, path = _shortest(makers, sum(1 << out for out in set(problem.outputs)))
+    alone = [[m for m in place if not m[3]] for place in makers]
+    for i, place in enumerate(makers):
+        makers[i] = [m for m in place if not m[3] or _pays(i, m, alone)]
+    start = sum(1 << out for out in set(problem.outputs))
+    bound, path = _shortest(makers, start)
     cost = sum(costs[k] for k in path)
-    return Cover(tuple(path), cost, min(bound, cost))
+    if bound < cost:  # it went straight on
+        with suppress(ValueError):
+            path = min(path, _shortest(alone, start)[1], key=lambda p: sum(costs[k] for k in p))
+            cost = sum(costs[k] for k in path)
+    ordered = sorted(path, key=lambda k: -max(problem.options[k].roots))  # all leaves are greater
+    return Cover(tuple(ordered), cost, min(bound, cost))
 
 
 def diverse(problem: Problem, costs: Sequence[float], fresh: Iterable[int], number: int,
@@ -88,45 +106,67 @@ def diverse(problem: Problem, costs: Sequence[float], fresh: Iterable[int], numb
     return list(found.values())
 
 
-def _undominated(
-    makers: Iterable[tuple[int, int]], costs: Sequence[float]
-) -> list[tuple[float, int, int]]:
+def _undominated(makers: Iterable[tuple[int, int, int]], costs: Sequence[float]) -> list[Maker]:
     """Kernels of one value that no other beats in both leaves and cost (first of equals)."""
-    kept: list[tuple[float, int, int]] = []
+    kept: list[Maker] = []
     able = [
-        (costs[k], leaves.bit_count(), k, leaves) for k, leaves in makers if costs[k] < math.inf
+        (costs[k], leaves.bit_count(), k, leaves, more)
+        for k, leaves, more in makers
+        if costs[k] < math.inf
     ]
-    for cost, _, k, leaves in sorted(able):
-        if all(other & ~leaves for *_, other in kept):
-            kept.append((cost, k, leaves))
+    for cost, _, k, leaves, more in sorted(able):
+        if all(less & ~leaves or other != more for *_, less, other in kept):
+            kept.append((cost, k, leaves, more))
     return kept
+
+
+def _pays(i: int, maker: Maker, alone: Makers) -> bool:
+    """Whether several values at once are cheaper than one by one, from the same or each other."""
+    cost, _, leaves, more = maker
+    inside = leaves | 1 << i | more
+    each = [[c for c, _, read, _ in alone[r] if not read & ~inside] for r in (i, *bits(more))]
+    return cost < sum(min(costs, default=math.inf) for costs in each)
 
 
 class _Least:
     """What a set of values costs at least: those that no kernel can serve in common add up.
 
-    What a value may need is its closure. Values with disjoint closures share nothing; small ones
-    belong to no closure, lest one row of statistics joins everything: they count for themselves.
+    Of a kernel that makes several values each pays a share. What a value may need is its closure.
+    Values with disjoint closures share nothing; small ones belong to no closure, lest one row of
+    statistics joins everything: they count for themselves.
     """
 
     def __init__(self, makers: Makers) -> None:
-        cheapest = (min(place)[0] for place in makers if place)
-        small = SMALL * max(cheapest, default=0.0)
+        ways: list[list[tuple[float, int]]] = [[] for _ in makers]
+        self.beside = [0.0] * len(makers)  # the most that is paid for a value that was made beside
+        alone = [min((c for c, *_, more in m if not more), default=math.inf) for m in makers]
+        for i, place in enumerate(makers):
+            for cost, _, leaves, more in place:
+                roots = [i, *bits(more)]
+                total = sum(alone[r] for r in roots)
+                fair = more and 0 < total < math.inf
+                for r in roots:
+                    share = cost * (alone[r] / total if fair else 1 / len(roots))
+                    ways[r].append((share, leaves))
+                    self.beside[r] = max(self.beside[r], share if r != i else 0.0)
+        self.own = [min(w, default=(math.inf,))[0] for w in ways]
+        small = SMALL * max((own for own in self.own if own < math.inf), default=0.0)
         self.least, self.closure = [0.0] * len(makers), [0] * len(makers)
-        self.own = [min(m, default=(math.inf,))[0] for m in makers]
         self.large, self.known = 0, dict[int, float]()
         for i in reversed(range(len(makers))):
-            least = min((c + self.shared(leaves) for c, _, leaves in makers[i]), default=math.inf)
+            least = min((c + self.shared(leaves) for c, leaves in ways[i]), default=math.inf)
             if least > small:
                 self.least[i], self.closure[i] = least, 1 << i
                 self.large |= 1 << i
-                for _, _, leaves in makers[i]:
+                for _, leaves in ways[i]:
                     for x in bits(leaves & self.large):
                         self.closure[i] |= self.closure[x]
 
-    def __call__(self, needed: int) -> float:
+    def __call__(self, needed: int, made: int = 0) -> float:
+        """What is left to pay where `made` is paid already, with what that needs in `needed`."""
         small = needed & ~self.large
-        return self.shared(needed) + sum([self.own[i] for i in bits(small)])
+        paid = sum([self.beside[i] for i in bits(made)])
+        return max(0.0, self.shared(needed) + sum([self.own[i] for i in bits(small)]) - paid)
 
     def shared(self, needed: int) -> float:
         """Without what the small ones cost, which large ones may need as well."""
@@ -146,33 +186,44 @@ class _Least:
 def _shortest(makers: Makers, start: int) -> tuple[float, list[int]]:
     """A lower bound, and the kernels of the shortest path from the values `start` to none.
 
-    The kernels come producers first. Where the sets are too many, the path goes straight on from
-    the most promising one, and the bound is what was proved by then.
+    A place on it: what is needed, and above that what was made beside and has its turn yet. Where
+    the places are too many, the path goes straight on from the most promising one, and the bound is
+    what was proved by then.
 
     Raises:
         ValueError: no cover exists.
     """
-    least = _Least(makers)
+    least, count = _Least(makers), len(makers)
     if least(start) == math.inf:
         raise ValueError("no choice of kernels makes every output")
     best, back, proved = {start: 0.0}, {start: (0, -1)}, math.inf
-    queue = [(least(start), 0.0, start)]
+    queue, others = [(least(start), 0.0, start)], list[tuple[float, float, int]]()
     for looked in itertools.count():
-        expected, spent, needed = heapq.heappop(queue)
+        if not queue:  # two kernels that make one value do not go together
+            if not others:
+                raise ValueError("no choice of kernels makes every output")
+            queue, others = sorted(others), []
+        expected, spent, place = heapq.heappop(queue)
+        needed, made = place & ((1 << count) - 1), place >> count
         if needed == 0:
             break
         if looked >= MAX_SETS:
-            queue, best, proved = [], {needed: spent}, min(proved, expected)
-        if spent > best[needed]:
+            others, queue = [*queue, *others], []
+            best, proved = {place: spent}, min(proved, expected)
+        if spent > best[place]:
             continue
         low = needed & -needed
-        for cost, k, leaves in makers[low.bit_length() - 1]:
-            rest, total = needed ^ low | leaves, spent + cost
-            if total < best.get(rest, math.inf):
-                best[rest], back[rest] = total, (needed, k)
-                heapq.heappush(queue, (total + least(rest), total, rest))
+        for cost, k, leaves, more in makers[low.bit_length() - 1]:
+            if more & made:
+                continue
+            rest, total = (needed ^ low | leaves) & ~(made | more), spent + cost
+            turn = (made | more) & -2 * low  # what has its turn yet
+            there = rest | turn << count
+            if total < best.get(there, math.inf):
+                best[there], back[there] = total, (place, k)
+                heapq.heappush(queue, (total + least(rest, turn), total, there))
     chosen: list[int] = []
-    while back[needed][1] >= 0:
-        needed, k = back[needed]
+    while back[place][1] >= 0:
+        place, k = back[place]
         chosen.append(k)
     return min(proved, expected), chosen

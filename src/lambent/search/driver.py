@@ -26,6 +26,7 @@ from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
+from lambent.search.siblings import siblings
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -105,7 +106,7 @@ class Entry:
     """
 
     form: Canonical
-    root: int  # the stored value that it makes
+    roots: tuple[int, ...]  # the stored values that it makes
     reductions: int
     basic: bool
     bound: float
@@ -238,12 +239,14 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
-        for c in found.candidates:
-            form, made = canonical(merged(c.kernel)), found.stored[c.root]
-            rent = 0.0 if made.output else work.rent * made.buffer.bytes
-            bound, known = bounder.bound(c.kernel), bench.known(form)
-            entries.append(Entry(form, c.root, c.reductions, c.basic, bound, known, rent))
-        return Region(work, entries, Problem(found.candidates, outputs), found.capped)
+        priced = siblings(found, bounder.bound)
+        for c, bound in priced:
+            form, made = canonical(merged(c.kernel)), [found.stored[root] for root in c.roots]
+            rent = work.rent * sum(m.buffer.bytes for m in made if not m.output)
+            known = bench.known(form)
+            entries.append(Entry(form, c.roots, c.reductions, c.basic, bound, known, rent))
+        problem = Problem(tuple(c for c, _ in priced), outputs)
+        return Region(work, entries, problem, found.capped)
 
 
 @dataclass(slots=True)
@@ -432,5 +435,5 @@ class _Driver:
         schedule = schedule or (e.tuned.best() or (0.0, ""))[1]
         program = self.bench.program(e.tuned, schedule)
         seconds = e.tuned.outcomes[schedule].seconds or 0.0
-        rivals = tuple(x for x in r.entries if x.root == e.root and x is not e)
+        rivals = tuple(x for x in r.entries if {*x.roots} & {*e.roots} and x is not e)
         return Chosen(program, e, rivals, schedule, seconds)

@@ -41,23 +41,22 @@ GRAPHS = {
 }
 
 
-def joint(source: Saturated) -> list[tuple[Candidate, float]]:
-    found = enumerate_kernels(source, prices(CAL, 1e4), 24)
-    return siblings(found, Bounder(CAL, source.extents).bound)
+def joint(source: Saturated) -> list[Candidate]:
+    return siblings(enumerate_kernels(source, prices(CAL, 1e4), 24), CAL, source.extents)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_each_result_is_that_of_a_kernel_of_its_own(name: str) -> None:
     source = saturate(GRAPHS[name]())
     random, every = np.random.default_rng(0), joint(source)
-    alone = {c.root: c for c, _ in every if c.basic}
+    alone = {c.root: c for c in every if c.basic}
     values: dict[str, np.ndarray[Any, Any]] = {
         b.name: random.normal(0, 1, b.shape).astype(b.dtype.numpy) for b in source.buffers.values()
     }
     for root in sorted(alone, reverse=True):  # each after what it reads
         kernel = alone[root].kernel
         (values[kernel.outputs[0].buffer.name],) = evaluate(kernel, values)
-    several = [c for c, _ in every if c.more]
+    several = [c for c in every if c.more]
     for c in several:
         made = [o.buffer.name for o in c.kernel.outputs]
         assert len(made) == len({*made}) == len(c.roots)
@@ -68,15 +67,15 @@ def test_each_result_is_that_of_a_kernel_of_its_own(name: str) -> None:
 
 
 def test_a_step_of_an_optimizer_is_one_kernel() -> None:
-    every = joint(saturate(averages(64)))
-    problem = Problem(tuple(c for c, _ in every), (0, 1, 2))
-    cover = solve(problem, [bound for _, bound in every])
-    [kernel] = [every[k][0].kernel for k in cover.kernels]
+    source = saturate(averages(64))
+    every, bounder = joint(source), Bounder(CAL, source.extents)
+    cover = solve(Problem(tuple(every), (0, 1, 2)), [bounder.bound(c.kernel) for c in every])
+    [kernel] = [every[k].kernel for k in cover.kernels]
     assert len(kernel.outputs) == 3 and len(kernel.inputs) == 4
 
 
 def test_gradients_by_keys_and_values_share_the_weights_although_their_axes_differ() -> None:
-    kernels = [c.kernel for c, _ in joint(saturate(backward(64))) if c.more]
+    kernels = [c.kernel for c in joint(saturate(backward(64))) if c.more]
     both = [k for k in kernels if [o.buffer.name for o in k.outputs] == ["out1", "out2"]]
     terms = [walk(*(o.term for o in k.outputs)) for k in both]
     assert min(sum(t.op == "exp2" for t in some) for some in terms) == 1

@@ -239,14 +239,13 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
-        priced = siblings(found, bounder.bound)
-        for c, bound in priced:
+        candidates = siblings(found, rates, s.extents)
+        for c in candidates:
             form, made = canonical(merged(c.kernel)), [found.stored[root] for root in c.roots]
             rent = work.rent * sum(m.buffer.bytes for m in made if not m.output)
-            known = bench.known(form)
+            bound, known = bounder.bound(c.kernel), bench.known(form)
             entries.append(Entry(form, c.roots, c.reductions, c.basic, bound, known, rent))
-        problem = Problem(tuple(c for c, _ in priced), outputs)
-        return Region(work, entries, problem, found.capped)
+        return Region(work, entries, Problem(tuple(candidates), outputs), found.capped)
 
 
 @dataclass(slots=True)

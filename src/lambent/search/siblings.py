@@ -7,15 +7,17 @@ which may take in a third. It is kept where its bound is well below the sum of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 from lambent.algebra.term import Term, Terms, walk
+from lambent.backends.base import Calibration
 from lambent.backends.roles import outermost_first
-from lambent.graph.dim import axis
+from lambent.graph.dim import Size, axis
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import reindexed, renaming
+from lambent.search.bound import Bounder
 from lambent.search.enumerate import Candidate, Candidates
 
 GAIN = 0.9  # the share of the sum that a bound must be below
@@ -26,10 +28,12 @@ MOST = 16  # such kernels of as many results
 Priced = tuple[Candidate, float]
 
 
-def siblings(found: Candidates, bound: Callable[[Kernel], float]) -> list[Priced]:
-    """All candidates with their bounds, those of several results last."""
+def siblings(found: Candidates, rates: Calibration, extents: Mapping[int, Size]) -> list[Candidate]:
+    """All candidates, those of several results last."""
+    far = replace(rates, levels=rates.levels[-1:])  # else half as much in a nearer cache is better
+    bound = Bounder(far, extents).bound
     join, alone = _Join(found.terms, bound), [(c, bound(c.kernel)) for c in found.candidates]
-    every, latest = list(alone), alone
+    every, latest = list(found.candidates), alone
     for _ in range(2, RESULTS + 1):
         joined = join.pairs(latest, alone)
         latest, alike = list[Priced](), Counter[tuple[int, ...]]()
@@ -37,7 +41,7 @@ def siblings(found: Candidates, bound: Callable[[Kernel], float]) -> list[Priced
             alike[new[0].roots] += 1
             if alike[new[0].roots] <= KEPT and len(latest) < MOST:
                 latest.append(new)
-        every += latest
+        every += [c for c, _ in latest]
     return every
 
 

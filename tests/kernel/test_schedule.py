@@ -14,8 +14,9 @@ from legal import check
 from test_lower import run
 
 from lambent.backends.cpu.schedule import default_schedule, moves
-from lambent.backends.roles import Structure
+from lambent.backends.roles import Structure, outermost_first
 from lambent.explain.show import show
+from lambent.graph.dim import axis
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import neighbours, sample
@@ -149,3 +150,8 @@ def test_texts_are_equal_in_every_process() -> None:
         return done.stdout
 
     assert run_with("1") == run_with("2")
+
+
+def test_the_axis_of_the_largest_step_is_the_outermost_whatever_its_sign() -> None:
+    index = 64 * axis(3) - 32 * axis(1) + 16 * axis(2) + axis(0)
+    assert outermost_first(index) == [3, 1, 2, 0]

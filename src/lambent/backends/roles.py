@@ -107,7 +107,7 @@ class Structure:
 def outermost_first(index: Size) -> list[int]:
     """The axes of an output's dim; the one of the largest step is the outermost."""
     step = steps(index)
-    return sorted(axes_in(index), key=lambda i: (-step.get(i, 0), i))
+    return sorted(axes_in(index), key=lambda i: (-abs(step.get(i, 0)), i))
 
 
 @lru_cache(1 << 14)

@@ -623,3 +623,11 @@ def test_what_few_rows_are_multiplied_with_is_read_as_it_lies(rows: int, packs: 
     if not packs:  # the loops over the rows of K and its heads come first
         ends = [line.split("<")[1].split(";")[0] for line in text.splitlines() if "LOOP" in line]
         assert [int(end.split("=")[-1]) for end in ends[:3]] == [64, 3, 3]
+
+
+@pytest.mark.parametrize(("rows", "sums"), [(3, 12), (2, 12), (6, 12)])
+def test_a_block_of_few_rows_is_wider(rows: int, sums: int) -> None:
+    p = matmul(rows, 8 * NATIVE.lanes, 16, (rows, 8 * NATIVE.lanes, 16), block=(6, 2))
+    text = Renderer(p, "k", NATIVE).text()
+    first = text.index("LOOP", text.index(" r_"))
+    assert text[:first].count(" r_") == sums

@@ -82,7 +82,7 @@ def _lane(out: Emitter, dot: Dot, wanted: frozenset[int]) -> int:
 
 
 def _block(out: Emitter, t: str, lane: int, rows: int | None, outer: Sequence[int]) -> Block:
-    """The register block, no larger than the tile; between them its heights cover any tile."""
+    """The register block, wider where the tile has few rows; its heights cover any tile."""
     layout = out.layout
     height, width = layout.program.schedule.block
     most = max(1, -(-layout.upper(lane) // out.lanes))
@@ -90,9 +90,9 @@ def _block(out: Emitter, t: str, lane: int, rows: int | None, outer: Sequence[in
         return Block(lane, min(most, 8 if t in ("f32", "i32") else 4))
     if t in ("f64", "i64"):
         width = max(1, width // 2)  # a vector of these is two registers
-    height = max(1, min(height, layout.upper(rows)))
-    heights = range(height, 0, -1) if len(layout.lengths(rows)) <= 2 else halves(height)
-    return Block(lane, min(width, most), rows, heights, outer)
+    low = max(1, min(height, layout.upper(rows)))
+    heights = range(low, 0, -1) if len(layout.lengths(rows)) <= 2 else halves(low)
+    return Block(lane, min(width * height // low, most), rows, heights, outer)
 
 
 def _b(out: Emitter, b: Value, sums: Sequence[int], block: Block) -> Value:

@@ -93,6 +93,14 @@ STREAMS: tuple[Guess, ...] = tuple(
     )
 )  # fmt: skip
 """The same for products with few rows or columns: tiles that keep many bytes on the way."""
+ROWS: tuple[Guess, ...] = (
+    (),
+    (("row", 4), ("reduced", 4096), ("num_warps", 8), ("num_stages", 2)),
+    (("row", 8), ("reduced", 2048), ("num_warps", 8), ("num_stages", 2)),
+    (("row", 2), ("reduced", 1 << 14), ("num_warps", 8), ("num_stages", 2)),
+    (("row", 16), ("reduced", 1024), ("num_warps", 8), ("num_stages", 3)),
+)
+"""The same for sums of rows: what is computed once for several rows is computed less often."""
 WHOLE_LIMIT = {"wide": 256, "contracted": 256, "streamed": 256, "reduced": 16384}
 FIRST = {
     "rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64, "reduced": 64
@@ -118,6 +126,8 @@ def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Sche
     known: tuple[Guess, ...] = ()
     if s.contracts:
         known = FOLDS if _folded(s) else STREAMS if _thin(s) else SQUARES if _square(s) else ()
+    elif s.of("row") and s.of("reduced"):
+        known = ROWS
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
     wishes = [{n: x * processors if n == "persistent" else x for n, x in w.items()} for w in wishes]
     return list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))

@@ -24,6 +24,12 @@ SCRATCH_LIMIT = 8 << 20
 REDUCE = ("sum", "max", "fmax")
 FLOAT_ONLY = ("log2", "exp2", "sin", "sqrt", "recip")
 
+MAP_ARITY: dict[str, int] = {
+    "log2": 1, "exp2": 1, "sin": 1, "sqrt": 1, "recip": 1, "not": 1, "cast": 1,
+    "add": 2, "sub": 2, "mul": 2, "mod": 2, "less": 2, "eq": 2, "mask": 2, "max": 2, "fmax": 2,
+    "select": 3,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -157,7 +163,7 @@ def maps(v: ir.Map, at: At) -> Iterator[str]:
 
 def well_typed(v: ir.Map) -> bool:
     kinds, own = [a.dtype.compute for a in v.args], v.dtype.compute
-    if len(kinds) != ir.MAP_ARITY.get(v.op) or v.op == "cast":
+    if len(kinds) != MAP_ARITY.get(v.op) or v.op == "cast":
         return v.op == "cast" and len(kinds) == 1
     if v.op in ("mask", "select"):
         return kinds[0] == bool_ and all(k == own for k in kinds[1:])

@@ -20,7 +20,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakValueDictionary
@@ -374,6 +374,7 @@ def _all_atoms(size: Size) -> set[Atom]:
     return {a for m, _ in _products(size) for atom, _ in m for a in (atom, *atom.inner)}
 
 
+@lru_cache(1 << 14)
 def axes_in(size: Size) -> frozenset[int]:
     """Numbers of the axes in the expression (not those inside value terms)."""
     return frozenset(atom.args[0] for atom in _all_atoms(size) if atom.kind == "axis")
@@ -384,6 +385,7 @@ def symbols_in(size: Size) -> frozenset[str]:
     return frozenset(atom.args[0] for atom in _all_atoms(size) if atom.kind == "symbol")
 
 
+@lru_cache(1 << 14)
 def values_in(size: Size) -> tuple[Any, ...]:
     """The terms whose values are in the expression, by number."""
     found = [atom for atom in _all_atoms(size) if atom.kind == "value"]

@@ -53,12 +53,6 @@ from lambent.graph.dim import Size, axes_in, values_in
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.kernel.kernel import Kernel
 
-MAP_ARITY: dict[str, int] = {
-    "log2": 1, "exp2": 1, "sin": 1, "sqrt": 1, "recip": 1, "not": 1, "cast": 1,
-    "add": 2, "sub": 2, "mul": 2, "mod": 2, "less": 2, "eq": 2, "mask": 2, "max": 2, "fmax": 2,
-    "select": 3,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -251,11 +245,11 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
             yield from statements(s.body)
 
 
-def axes_of(value: Value) -> frozenset[int]:
-    """The axes that a value depends on."""
+def axes_of(value: Value, below: Iterable[frozenset[int]] | None = None) -> frozenset[int]:
+    """The axes that a value depends on; below: those of its operands, if known."""
     if isinstance(value, Ref):
         return value.axes
-    below = [axes_of(v) for v in operands(value)]
+    below = map(axes_of, operands(value)) if below is None else below
     own = frozenset[int]().union(*map(index_axes, indices(value)), *below)
     return own - value.axes if isinstance(value, (Reduce, Dot)) else own
 

@@ -36,6 +36,7 @@ FUSED = 4  # the same with several reductions inside: they need other tiles than
 KERNELS = 6  # new kernels a step
 TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
+USUAL = 0.4  # the share of kernels whose modelled time is fewer times their bound than hoped for
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
@@ -177,12 +178,18 @@ class Region:
         """Seconds of a run that better kernels may still win; most where none is whole."""
         return self.work.count * (self.cost - self.lower)
 
-    def estimates(self, unpriced: float = 1.0) -> list[float]:
-        """What kernels are likely to take: the model, times how far it was off by the median."""
+    def estimates(self, late: bool = False) -> list[float]:
+        """What kernels are likely to take: the model, times how far it was off by the median.
+
+        late: what the model was not asked for comes last, basic kernels before others.
+        """
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
-        return [e.estimate(scale, unpriced) + e.rent for e in self.entries]
+        priced = [e.tuned.likely / e.bound for e in self.entries if e.bound and e.tuned.likely]
+        usual = sorted([1.0, *priced])[int(USUAL * len(priced))]
+        unpriced = (1e3 * usual, 1e2 * usual) if late else (usual, usual)
+        return [e.estimate(scale, unpriced[e.basic]) + e.rent for e in self.entries]
 
     def settle(self) -> None:
         """The best cover of what is measured."""
@@ -330,13 +337,14 @@ class _Driver:
         until = now + max(2.0, deadline - now) / missing if r.best is None else math.inf
         while True:
             late = self.bench.clock.elapsed() >= until
-            covers = diverse(r.problem, r.estimates(1e3 if late else 1.0), new, 2)
+            covers = diverse(r.problem, r.estimates(late), new, 2)
             asked = [r.entries[k] for c in covers for k in c.kernels]
             fresh = [e for e in asked if e.open and e.tuned.likely is None]
             if late or not fresh:
                 return covers
             for e in fresh:
-                self.bench.likely(e.tuned)
+                if self.bench.clock.elapsed() < until:
+                    self.bench.likely(e.tuned)
 
     def new_kernels(self, r: Region, covers: list[Cover]) -> dict[str, tuple[Tuned, int]]:
         """Unmeasured kernels, costliest first.

@@ -34,6 +34,7 @@ from lambent.kernel.tile import (
     axes_of,
     index_axes,
     operands,
+    values,
 )  # fmt: skip
 
 # Vector operations of an elementwise op, where an add takes one; and of moving an element.
@@ -65,6 +66,7 @@ class _Model:
         }
         self.buffers = [*program.kernel.inputs, *(o.buffer for o in program.kernel.outputs)]
         self.shapes = {b.name: [representative(d) for d in b.shape] for b in self.buffers}
+        self.axes: dict[int, frozenset[int]] = {}  # of values by their identity
 
     def time(self) -> float:
         moved = self.calibration.byte_time(sum(b.bytes for b in self.buffers if not b.weight))
@@ -130,7 +132,7 @@ class _Model:
             empty = -(-n // width) * width / n if lane >= 0 else 1.0
             return (self.value(lane, v) + each * stored) * empty
 
-        return scaled + min(map(along, [i for i in _space(v) if self.sizes[i] > 1] or [-1]))
+        return scaled + min(map(along, [i for i in self.space(v) if self.sizes[i] > 1] or [-1]))
 
     def value(self, lane: int, v: Value) -> float:
         match v:
@@ -145,7 +147,14 @@ class _Model:
             case _:
                 own = 0.0
         below = sum(self.value(lane, x) for x in operands(v))
-        return own * self.volume(_space(v)) / self.lanes(v.dtype) + below
+        return own * self.volume(self.space(v)) / self.lanes(v.dtype) + below
+
+    def space(self, v: Value) -> list[int]:
+        """The axes over which a value is computed."""
+        for x in values(v) if id(v) not in self.axes else ():
+            below = (self.axes[id(k)] for k in operands(x))
+            self.axes[id(x)] = axes_of(x, below)
+        return sorted(self.axes[id(v)] | (v.axes if isinstance(v, Reduce) else frozenset()))
 
     def move(self, lane: int, at: Load | Store) -> float:
         """Vector operations an element of a load or store with lanes along an axis."""
@@ -197,8 +206,3 @@ class _Model:
     def lanes(self, dtype: DType) -> float:
         """Elements a second of one core in simple vector operations: matrix units do none."""
         return self.rate(dtype.compute) / 2
-
-
-def _space(v: Value) -> list[int]:
-    """The axes over which a value is computed."""
-    return sorted(axes_of(v) | (v.axes if isinstance(v, Reduce) else frozenset()))

@@ -9,7 +9,7 @@ import pytest
 from interpreted import needs_triton
 from kernels import CASES, SYMBOLIC, Build
 
-from lambent.backends.cuda.schedule import default_schedule, guesses
+from lambent.backends.cuda.schedule import default_schedule, guesses, held
 from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda
 from lambent.backends.triton.render import Rendered, render
 from lambent.backends.triton.text import PRELUDE
@@ -151,6 +151,12 @@ def test_a_limit_is_one_operation_and_keeps_nan() -> None:
     b.out("C", b.add(b.c(1), b.t.binary("mask", above, four), inside), i)
     exact = "propagate_nan=tl.PropagateNan.ALL"
     assert f"1.0 + tl.minimum(4.0, A_tile, {exact})" in rendered(b.kernel()).source
+
+
+def test_what_a_schedule_holds_is_known_before_it_is_compiled() -> None:
+    options = (("num_stages", 4), ("num_warps", 8))
+    p = lower(product(4096), Schedule(((0, 128), (1, 256), (2, 64)), (0, 1), 2, options=options))
+    assert held(p) == (4 * 2 * (128 * 64 + 64 * 256), 128 * 256 // 256)
 
 
 def test_products_with_few_rows_are_guessed_to_read_much_at_once() -> None:

@@ -34,7 +34,6 @@ from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
 COMPILE_LIMIT = 30.0  # seconds for one kernel; what takes longer is no kernel that is fast
-WARP = 32
 MOST = 256  # elements of a tile for each thread, which has 255 registers
 REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)
 
@@ -74,11 +73,11 @@ class CudaBackend:
 
     name = "cuda"
     default_schedule = staticmethod(schedule.default_schedule)
-    likely = staticmethod(likely)
 
     def __init__(self, number: int = 0) -> None:
         self._gpu = driver.device(number)
         self._processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
+        self._shared = self._gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
         self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
@@ -105,6 +104,12 @@ class CudaBackend:
 
     def moves(self, kernel: Kernel) -> Moves:
         return schedule.moves(kernel, self._gpu.capability, self._processors)
+
+    def likely(self, program: TileProgram, rates: Calibration) -> float:
+        """Very many seconds for what is refused once it is compiled."""
+        moved, sums = schedule.held(program)
+        fits = moved <= self._shared and sums <= MOST
+        return likely(program, rates) if fits or _called(program) else 1e3
 
     def source(self, program: TileProgram) -> str:
         return _text(_called(program) or render(program))
@@ -139,7 +144,7 @@ class CudaBackend:
             rendered = render(program)
         except REFUSED as error:
             return Outcome("render", message=f"{type(error).__name__}: {error}")
-        each = rendered.largest // (options["num_warps"] * WARP)
+        each = rendered.largest // (options["num_warps"] * schedule.WARP)
         if each > MOST:
             text = f"a tile of {rendered.largest} elements for {options['num_warps']} warps"
             return Outcome("resources", message=f"{text}: {each} a thread, at most {MOST}")
@@ -148,9 +153,10 @@ class CudaBackend:
         except Failed as error:
             status = error.status if error.status == "timeout" else "compile"
             return Outcome(status, message=str(error))
-        most = gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        if code.shared > most:
-            text = f"{code.shared} bytes of shared memory, a block of this device has {most}"
+        if code.shared > self._shared:
+            text = (
+                f"{code.shared} bytes of shared memory, a block of this device has {self._shared}"
+            )
             return Outcome("resources", message=text)
         return rendered, code
 

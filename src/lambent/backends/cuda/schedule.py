@@ -7,13 +7,13 @@ that `triton.render` names. Roles of axes are those of `backends.roles`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lambent.backends.roles import Structure
 from lambent.backends.triton.blocks import LARGEST, pow2
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import WHOLE, Moves
-from lambent.kernel.tile import Schedule
+from lambent.kernel.tile import Dot, For, Load, Schedule, TileProgram, Var, axes_of, statements
 
 TILES: dict[str, tuple[int, ...]] = {
     "rows": (16, 32, 64, 128, 256),
@@ -74,6 +74,7 @@ SQUARES: tuple[Guess, ...] = tuple(
     )
 )  # fmt: skip
 """The same for products of matrices."""
+WARP = 32
 THIN = 16  # rows or columns; a product with no more of them waits for the other operand's bytes
 STREAMS: tuple[Guess, ...] = tuple(
     (("rows", outer), ("columns", outer), ("contracted", contracted), ("num_warps", warps),
@@ -173,6 +174,25 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
     return Schedule(
         tuple(sorted(tiles.items())), s.order, len(s.order), options=tuple(sorted(options.items()))
     )
+
+
+def held(program: TileProgram) -> tuple[int, int]:
+    """Bytes that a loop of products has on the way, at most, and elements of all sums a thread."""
+    options = compiler_options(program.schedule)
+    every = list(statements(program.body))
+
+    def volume(axes: Iterable[int]) -> int:
+        return math.prod(pow2(program.axes[i].tile) for i in axes)
+
+    def moved(loop: For) -> int:
+        dots = [s.value for s in loop.body if not isinstance(s, For | Var)]
+        loads = {v for d in dots if isinstance(d, Dot) for v in (d.a, d.b) if isinstance(v, Load)}
+        passing = [v for v in loads if loop.axis in axes_of(v)]
+        return sum(volume(axes_of(v)) * v.dtype.itemsize for v in passing)
+
+    most = max((moved(s) for s in every if isinstance(s, For)), default=0)
+    sums = sum(volume(s.axes) for s in every if isinstance(s, Var))
+    return options["num_stages"] * most, sums // (WARP * options["num_warps"])
 
 
 def _fit(s: Structure, tiles: dict[int, int]) -> None:

@@ -29,18 +29,28 @@ BACKENDS: dict[str, str] = {
 }
 
 
-_addresses: dict[int, tuple[Any, int]] = {}  # of arrays that are alive, by id
+_addresses: dict[int, int] = {}  # of arrays that are alive, by id
+_alive: dict[int, weakref.ref[Any]] = {}
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
     """Of the first element. Asking NumPy takes longer than many kernels: what is known stays."""
     number = id(array)
-    alive, found = _addresses.get(number, (None, 0))
-    if alive is None or alive() is not array:
-        found = array.__array_interface__["data"][0]
-        alive = weakref.ref(array, lambda _: _addresses.pop(number, None))
-        _addresses[number] = alive, found
-    return found
+
+    def forget(_: object) -> None:
+        _addresses.pop(number, None)
+        _alive.pop(number, None)
+
+    if number not in _addresses:
+        _alive[number] = weakref.ref(array, forget)
+        _addresses[number] = array.__array_interface__["data"][0]
+    return _addresses[number]
+
+
+def addresses(arrays: Sequence[np.ndarray[Any, Any]]) -> list[int]:
+    """Of the first elements of all, of which most are known."""
+    known = map(_addresses.get, map(id, arrays))
+    return [address(a) if at is None else at for a, at in zip(arrays, known, strict=True)]
 
 
 class BackendError(RuntimeError):

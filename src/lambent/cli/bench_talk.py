@@ -60,7 +60,8 @@ def bench(model: str, settings: Settings, json: bool, save: Path | None) -> None
     engines = {"lambent": ours(session)} | _peers(session.model, settings.against, count)
     ids = _text(session, max(*POSITIONS, PREFILL) + 1)
     wrong = _errors(engines, ids[:CHECKED])
-    rows = [*(_decode(engines, ids, at) for at in POSITIONS), _prefill(engines, ids)]
+    steps = zip((0, *POSITIONS), POSITIONS, strict=False)
+    rows = [*(_decode(engines, ids, past, at) for past, at in steps), _prefill(engines, ids)]
     told: dict[str, Any] = {
         "model": str(session.model.path), "device": settings.device, "threads": count,
         "compiled": int(session.compiled), "checked_tokens": CHECKED, "tolerance": TOLERANCE,
@@ -90,10 +91,10 @@ def _text(session: Session, tokens: int) -> list[int]:
 # ---- rows ------------------------------------------------------------------------------------
 
 
-def _decode(engines: Mapping[str, Engine], ids: list[int], at: int) -> dict[str, Any]:
-    """One token behind `at` others."""
+def _decode(engines: Mapping[str, Engine], ids: list[int], past: int, at: int) -> dict[str, Any]:
+    """One token behind `at` others, of which `past` are known."""
     for engine in engines.values():
-        engine.feed(0, ids[:at])
+        engine.feed(past, ids[past:at])
     return _row(f"decode at {at}", engines, at, ids[at : at + 1])
 
 
@@ -105,7 +106,7 @@ def _row(work: str, engines: Mapping[str, Engine], past: int, new: list[int]) ->
     def run(engine: Engine) -> Callable[[], Any]:
         return lambda: engine.feed(past, new)
 
-    times = alternate({name: run(e) for name, e in engines.items()}, SECONDS)
+    times = alternate({name: run(e) for name, e in engines.items()}, SECONDS, (3, 60))
     rates = {name: len(new) / seconds for name, seconds in times.items()}
     ratios = {name: rates["lambent"] / rate for name, rate in rates.items() if name != "lambent"}
     return {"work": work, "tokens_per_second": rates, "ratio": ratios}

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+LONG = 0.5
+"""Seconds of a run that no other run's caches and threads disturb."""
+
 
 def alternate(
     runs: Mapping[str, Callable[[], Any]], seconds: float, rounds: tuple[int, int] = (5, 60)
@@ -14,7 +17,8 @@ def alternate(
     """The median time of each, in seconds.
 
     A turn is one run that is not timed (it takes the blow of the neighbour's caches and of its
-    threads, which spin for a while after its last run), then at least three runs or 20 ms.
+    threads, which spin for a while after its last run), then at least three runs or 20 ms; or one
+    run that takes longer than such things do.
     The order rotates. Rounds end after `seconds`, but there are at least `rounds[0]`.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -30,10 +34,15 @@ def alternate(
 
 
 def _turn(call: Callable[[], Any]) -> float:
-    call()
-    found: list[float] = []
+    first, found = _seconds(call), list[float]()
+    if first > LONG:
+        return first
     while len(found) < 3 or (sum(found) < 0.02 and len(found) < 200):
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
+        found.append(_seconds(call))
     return statistics.median(found)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -107,7 +107,8 @@ class Session:
         self.model, self.text, self.program, self.compiled = model, text, program, compiled
         self.ids: list[int] = []
         self._weights = model.arrays()
-        self._order: list[str] = []
+        self._given: list[Array] = []  # arrays of a run, in the program's order
+        self._places: dict[str, int] = {}  # in it, of those that change
         self._caches = self._empty(ROOM)
 
     def generate(
@@ -173,13 +174,18 @@ class Session:
     def _run(self, new: list[int]) -> Array:
         length = len(self.ids) + len(new)
         self._grow(length)
-        caches = {name: cache[:length] for name, cache in self._caches.items()}
-        given = {"ids": np.array(new, np.int64), **caches, **self._weights}
-        if self._order:  # the weights were looked at in the first run
-            out = self.program.run([given[name] for name in self._order])
+        now = {"ids": np.array(new, np.int64)}
+        now |= {name: cache[:length] for name, cache in self._caches.items()}
+        if self._given:  # the weights were looked at in the first run
+            for name, array in now.items():
+                self._given[self._places[name]] = array
+            out = self.program.run(self._given)
         else:
-            out = self.program(**given)
-            self._order = [slot.name for slot in self.program.manifest.inputs]
+            whole = now | self._weights
+            out = self.program(**whole)
+            order = [slot.name for slot in self.program.manifest.inputs]
+            self._given = [whole[name] for name in order]
+            self._places = {name: order.index(name) for name in now}
         self.ids += new
         scores: Array = out["scores"][0]
         return scores

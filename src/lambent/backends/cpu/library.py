@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lambent.backends.base import BackendError, address
+from lambent.backends.base import BackendError, addresses
 from lambent.backends.cpu import features
 from lambent.backends.cpu.build import place
 from lambent.backends.libraries import blas
@@ -42,7 +42,7 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 def pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     """A C array of the addresses of the arrays' first elements."""
-    return (ctypes.c_void_p * max(1, len(arrays)))(*map(address, arrays))
+    return (ctypes.c_void_p * max(1, len(arrays)))(*addresses(arrays))
 
 
 def aligned(nbytes: int) -> Array:

@@ -6,7 +6,7 @@ which may take in a third. It is kept where its bound is well below the sum of t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,12 +18,13 @@ from lambent.graph.dim import Size, axis
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.rewrite import reindexed, renaming
 from lambent.search.bound import Bounder
+from lambent.search.cover import Problem, diverse
 from lambent.search.enumerate import Candidate, Candidates
 
 GAIN = 0.9  # the share of the sum that a bound must be below
-RESULTS = 4  # values that a kernel makes at the most
-KEPT = 2  # such kernels for the same values
-MOST = 16  # such kernels of as many results
+COVERS = 8  # cheap ways to make everything that are looked at
+SMALL = 0.05  # the share of the largest value that is next to nothing
+MOST = (64, 16, 8)  # kernels of two, three and four results that are kept
 
 Priced = tuple[Candidate, float]
 
@@ -32,17 +33,30 @@ def siblings(found: Candidates, rates: Calibration, extents: Mapping[int, Size])
     """All candidates, those of several results last."""
     far = replace(rates, levels=rates.levels[-1:])  # else half as much in a nearer cache is better
     bound = Bounder(far, extents).bound
-    join, alone = _Join(found.terms, bound), [(c, bound(c.kernel)) for c in found.candidates]
-    every, latest = list(found.candidates), alone
-    for _ in range(2, RESULTS + 1):
-        joined = join.pairs(latest, alone)
-        latest, alike = list[Priced](), Counter[tuple[int, ...]]()
-        for _, new in sorted(joined, key=lambda pair: -pair[0]):
-            alike[new[0].roots] += 1
-            if alike[new[0].roots] <= KEPT and len(latest) < MOST:
-                latest.append(new)
+    alone = [(c, bound(c.kernel)) for c in found.candidates]
+    stored = _worth_storing(found, [cost for _, cost in alone])
+    latest = alone = [(c, cost) for c, cost in alone if stored >= {c.root, *c.leaves}]
+    join, every = _Join(found.terms, bound), list(found.candidates)
+    for most in MOST:
+        ranked, read = list[tuple[int, Priced]](), defaultdict[tuple[int, ...], list[int]](list)
+        for _, new in sorted(join.pairs(latest, alone), key=lambda pair: pair[0]):
+            size = sum(found.stored[leaf].buffer.bytes for leaf in new[0].leaves)
+            better = read[new[0].roots]
+            if all(size < other for other in better):
+                ranked.append((len(better), new))
+                better.append(size)
+        latest = [new for _, new in sorted(ranked, key=lambda pair: pair[0])[:most]]
         every += [c for c, _ in latest]
     return every
+
+
+def _worth_storing(found: Candidates, costs: Sequence[float]) -> set[int]:
+    """The values that cheap covers make, and those of next to no size: rows of statistics."""
+    outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
+    covers = diverse(Problem(found.candidates, outputs), costs, range(len(costs)), COVERS)
+    sizes = [stored.buffer.bytes for stored in found.stored]
+    small = {i for i, size in enumerate(sizes) if size < SMALL * max(sizes)}
+    return small | {found.candidates[k].root for cover in covers for k in cover.kernels}
 
 
 class _Join:
@@ -52,7 +66,7 @@ class _Join:
     def pairs(
         self, some: Sequence[Priced], others: Sequence[Priced]
     ) -> Iterator[tuple[float, Priced]]:
-        """Pairs in one kernel, where that may pay; and the seconds that it saves."""
+        """Pairs in one kernel, where that may pay; before it the share of their times it takes."""
         for a, least in some:
             for b, more in others:
                 kernel = self.both(a.kernel, b.kernel) if _fit(a, b) else None
@@ -63,15 +77,18 @@ class _Join:
                         a, leaves=leaves, more=(*a.more, b.root), kernel=kernel,
                         reductions=a.reductions + b.reductions, basic=False,
                     )  # fmt: skip
-                    yield least + more - both, (new, both)
+                    yield both / (least + more), (new, both)
 
     def both(self, a: Kernel, b: Kernel) -> Kernel | None:
         """One kernel: the free axes of the second have the names of the first's, in their order.
 
-        None where they are not as many and as long, or where a reduction has such a name already.
+        None where they are neither some of these nor as many and as long, or where a reduction has
+        such a name already.
         """
         names, others = self.order(a.outputs[0]), self.order(b.outputs[0])
-        if [a.extents[i] for i in names] != [b.extents[i] for i in others]:
+        if {*names} <= {*others} or {*others} <= {*names}:
+            names = others
+        if [a.extents.get(i) for i in names] != [b.extents[i] for i in others]:
             return None
         new = {old: n for old, n in zip(others, names, strict=True) if old != n}
         bind = [(t.axes, k.free) for t in walk(b.outputs[0].term) for k in t.kids if t.axes]

@@ -6,6 +6,7 @@ which may take in a third. It is kept where its bound is well below the sum of t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from lambent.backends.base import Calibration
 from lambent.backends.roles import outermost_first
 from lambent.graph.dim import Size, axis
 from lambent.kernel.kernel import Kernel, Output
-from lambent.kernel.rewrite import reindexed, renaming
+from lambent.kernel.rewrite import bound, reindexed, renaming
 from lambent.search.bound import Bounder
 from lambent.search.cover import Problem, diverse
 from lambent.search.enumerate import Candidate, Candidates
@@ -24,6 +25,7 @@ from lambent.search.enumerate import Candidate, Candidates
 GAIN = 0.9  # the share of the sum that a bound must be below
 COVERS = 8  # cheap ways to make everything that are looked at
 SMALL = 0.05  # the share of the largest value that is next to nothing
+TILE = 256  # indices of axes that only one result has
 MOST = (64, 16, 8)  # kernels of two, three and four results that are kept
 
 Priced = tuple[Candidate, float]
@@ -32,11 +34,11 @@ Priced = tuple[Candidate, float]
 def siblings(found: Candidates, rates: Calibration, extents: Mapping[int, Size]) -> list[Candidate]:
     """All candidates, those of several results last."""
     far = replace(rates, levels=rates.levels[-1:])  # else half as much in a nearer cache is better
-    bound = Bounder(far, extents).bound
-    alone = [(c, bound(c.kernel)) for c in found.candidates]
+    weigh = Bounder(far, extents).bound
+    alone = [(c, weigh(c.kernel)) for c in found.candidates]
     stored = _worth_storing(found, [cost for _, cost in alone])
     latest = alone = [(c, cost) for c, cost in alone if stored >= {c.root, *c.leaves}]
-    join, every = _Join(found.terms, bound), list(found.candidates)
+    join, every = _Join(found.terms, weigh), list(found.candidates)
     for most in MOST:
         ranked, read = list[tuple[int, Priced]](), defaultdict[tuple[int, ...], list[int]](list)
         for _, new in sorted(join.pairs(latest, alone), key=lambda pair: pair[0]):
@@ -60,8 +62,8 @@ def _worth_storing(found: Candidates, costs: Sequence[float]) -> set[int]:
 
 
 class _Join:
-    def __init__(self, terms: Terms, bound: Callable[[Kernel], float]) -> None:
-        self.renamed, self.bound, self.order = renaming(terms), bound, cache(_order)
+    def __init__(self, terms: Terms, weigh: Callable[[Kernel], float]) -> None:
+        self.renamed, self.weigh, self.order = renaming(terms), weigh, cache(_order)
 
     def pairs(
         self, some: Sequence[Priced], others: Sequence[Priced]
@@ -70,7 +72,7 @@ class _Join:
         for a, least in some:
             for b, more in others:
                 kernel = self.both(a.kernel, b.kernel) if _fit(a, b) else None
-                both = self.bound(kernel) if kernel else least + more
+                both = self.weigh(kernel) if kernel else least + more
                 if kernel and both < GAIN * (least + more):
                     leaves = tuple(sorted({*a.leaves, *b.leaves}))
                     new = replace(
@@ -82,11 +84,12 @@ class _Join:
     def both(self, a: Kernel, b: Kernel) -> Kernel | None:
         """One kernel: the free axes of the second have the names of the first's, in their order.
 
-        None where they are neither some of these nor as many and as long, or where a reduction has
-        such a name already.
+        None where they are neither as many and as long nor the same but for what a tile holds, as
+        no task can have a part of what another result lacks; or where a reduction has such a name.
         """
         names, others = self.order(a.outputs[0]), self.order(b.outputs[0])
-        if {*names} <= {*others} or {*others} <= {*names}:
+        alone, extents = {*names} ^ {*others}, a.extents | b.extents
+        if len(names) != len(others) and math.prod(bound(extents[i]) for i in alone) <= TILE:
             names = others
         if [a.extents.get(i) for i in names] != [b.extents[i] for i in others]:
             return None

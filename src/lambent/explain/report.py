@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
@@ -33,8 +34,8 @@ def report(
     backend: Backend, plan: Plan, choices: Mapping[str, Choice], instances: Sequence[Instance],
     segments: Sequence[Segment], saturated: Mapping[str, Saturated], found: Found,
     history: Sequence[Progress], program: Program, seconds: float,
-) -> dict[str, Any]:  # fmt: skip
-    """What is told of the search and its result.
+) -> str:  # fmt: skip
+    """What is told of the search and its result, as JSON text.
 
     Args:
         choices: the cover that the program runs, by the key of its segment; `saturated` likewise.
@@ -45,7 +46,7 @@ def report(
     inner = dict.fromkeys(name for s in plan.steps for name in s.writes if name not in plan.outputs)
     told = {"gap": found.gap, "certificate_void": found.void, "interrupted": found.interrupted}
     rates = backend.calibrate()
-    return _graph([saturated[s.key] for s in segments]) | found.told | told | {
+    every = _graph([saturated[s.key] for s in segments]) | found.told | told | {
         "device": backend.name,
         "sizes": {s.name: [s.low, s.high, s.hint] for s in program.manifest.symbols},
         "additivity_error": abs(total - seconds) / seconds if seconds else None,
@@ -58,6 +59,7 @@ def report(
         "progress": _progress(history),
         "roofline": {"flops": rates.flops, "levels": rates.levels, "launch": rates.launch},
     }  # fmt: skip
+    return json.dumps(every)
 
 
 # ---- the graph -------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def build(
         form or ("one" if len(plan.outputs) == 1 else "tuple"),
         shown(sum(assembly.blocks)),
         tuple(shown(fact) for fact in facts() if symbols_in(fact) <= sources.keys()),
-        {},
+        "{}",
     )
     weights = [np.require(plan.weights[name], None, ["C", "A"]) for name in of_kind("weight")]
     return Program(manifest, library.image, weights)

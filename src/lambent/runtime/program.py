@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,7 @@ class Manifest:
     donated: (input, result): the caller's array that holds the result after a run.
     form:    how outputs are returned: "one", "tuple", or the names of a dict.
     arena:   bytes of the arena. `facts` are sizes that must not be negative.
+    explain: of the search, as JSON text: most programs are loaded only to be run.
     """
 
     device: str
@@ -68,7 +70,7 @@ class Manifest:
     form: str | Sequence[str]
     arena: Text
     facts: Sequence[Text]
-    explain: dict[str, Any]
+    explain: str
 
 
 class Program:
@@ -168,8 +170,8 @@ class Program:
 
         `sizes`: (least, most, tuned for) by symbol; `narrower`: the same of narrower programs.
         """
-        narrower = [p.explain() for p in self.narrower]
-        return self.manifest.explain | ({"narrower": narrower} if narrower else {})
+        told: dict[str, Any] = json.loads(self.manifest.explain)
+        return told | ({"narrower": [p.explain() for p in self.narrower]} if self.narrower else {})
 
     def arena_bytes(self, **symbols: int) -> int:
         """Bytes of intermediates at given sizes of the symbols (by default their hints)."""

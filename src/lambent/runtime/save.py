@@ -25,7 +25,7 @@ from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Array, Manifest, Program, Slot
 
 FORMAT = "lambent program"
-VERSION = 4
+VERSION = 5
 
 
 class LoadError(ValueError):

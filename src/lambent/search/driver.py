@@ -138,14 +138,15 @@ class Entry:
         """What it may cost at least."""
         return self.bound + self.rent if self.open else self.cost
 
-    def estimate(self, scale: float, unpriced: float) -> float:
+    def estimate(self, scale: float, usual: float, late: bool = False) -> float:
         """By the model, or as measured; with hope until tuning fails, for what the model says too:
         one disturbed measurement is no verdict.
 
-        unpriced: times its bound is what the model was not asked for; basic kernels take it once.
+        usual: times its bound is what the model was not asked for; late: that is no choice any
+        more, unless it is basic.
         """
         if self.open and self.tuned.likely is None:
-            return self.bound * (1.0 if self.basic else unpriced)
+            return self.bound * usual * (1e3 if late and not self.basic else 1.0)
         if self.open:
             return max((self.tuned.likely or 0.0) * scale, self.bound)
         if self.tuned.failed or self.tuned.stale:
@@ -181,15 +182,14 @@ class Region:
     def estimates(self, late: bool = False) -> list[float]:
         """What kernels are likely to take: the model, times how far it was off by the median.
 
-        late: what the model was not asked for comes last, basic kernels before others.
+        late: what the model was not asked for comes last, but for basic kernels.
         """
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
         priced = [e.tuned.likely / e.bound for e in self.entries if e.bound and e.tuned.likely]
         usual = sorted([1.0, *priced])[int(USUAL * len(priced))]
-        unpriced = (1e3 * usual, 1e2 * usual) if late else (usual, usual)
-        return [e.estimate(scale, unpriced[e.basic]) + e.rent for e in self.entries]
+        return [e.estimate(scale, usual, late) + e.rent for e in self.entries]
 
     def settle(self) -> None:
         """The best cover of what is measured."""

@@ -29,7 +29,7 @@ class Evaluated:
         self.graph = graph
         read = [n for n in topo([t.node for t in graph.values()]) if n.op == "input"]
         slots = tuple(Slot(n.name, n.dtype.name, tuple(map(str, n.shape))) for n in read)
-        self.manifest = Manifest("cpu", (), (), (), slots, (), (), (), (), "one", 0, (), {})
+        self.manifest = Manifest("cpu", (), (), (), slots, (), (), (), (), "one", 0, (), "{}")
 
     def __call__(self, **arrays: Any) -> dict[str, Any]:
         return dict(zip(self.graph, lt.evaluate(list(self.graph.values()), arrays), strict=True))

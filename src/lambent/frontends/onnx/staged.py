@@ -7,6 +7,7 @@ one, while views are taken again there.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class Staged:
         parts = [p.manifest for p in programs if p is not None]
         slots = {i.name: i for m in parts for i in m.inputs if i.name not in made}
         symbols = {s.name: s for m in parts for s in m.symbols}
-        told = {"stages": [m.explain for m in parts]}
+        told = f'{{"stages": [{", ".join(m.explain for m in parts)}]}}'
         self.manifest = Manifest(
             parts[0].device, (), tuple(symbols.values()), (), tuple(slots.values()), (), (), (),
             (), tuple(form), 0, (), told,
@@ -135,7 +136,8 @@ class Staged:
 
     def explain(self) -> dict[str, Any]:
         """What was found, for each program in order."""
-        return self.manifest.explain
+        told: dict[str, Any] = json.loads(self.manifest.explain)
+        return told
 
 
 # ---- cutting ---------------------------------------------------------------------------------

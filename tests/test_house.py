@@ -19,6 +19,7 @@ STAGES = (
     "kernel",
     "backends",
     "search",
+    "several",
     "runtime",
     "explain",
     "request.py",
@@ -36,7 +37,16 @@ BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150
 CORE_SO_FAR = 5500
 BACKEND_SO_FAR = {"c": 1070}
 CORE = ("graph", "algebra", "kernel", "search", "runtime", "compiler.py")
-COMPILER = ("algebra", "kernel", "backends", "search", "runtime", "explain", "compiler.py")
+COMPILER = (
+    "algebra",
+    "kernel",
+    "backends",
+    "search",
+    "several",
+    "runtime",
+    "explain",
+    "compiler.py",
+)
 
 
 def files(part: str) -> list[Path]:

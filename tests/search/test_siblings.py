@@ -16,7 +16,7 @@ from lambent.backends.reference.kernel import evaluate
 from lambent.search.bound import Bounder, prices
 from lambent.search.cover import Problem, solve
 from lambent.search.enumerate import Candidate, enumerate_kernels
-from lambent.search.siblings import siblings
+from lambent.several.siblings import siblings
 
 
 def backward(n: int = 6, d: int = 4) -> list[Any]:

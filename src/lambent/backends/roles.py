@@ -16,6 +16,7 @@ A role says what an axis does in the kernel's structure, whatever the kernel com
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 from lambent.algebra.term import REDUCTIONS, Term, walk
@@ -23,6 +24,7 @@ from lambent.graph.dim import Atom, Size, axes_in, axis, representative
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.rewrite import bound, factors, free_axes, split, steps, two_groups
+from lambent.kernel.tile import Schedule
 
 ROLES: tuple[tuple[str, set[str]], ...] = (
     ("wide", {"wide"}),
@@ -102,6 +104,20 @@ class Structure:
         """Axes of these roles, innermost in the outputs first."""
         found = [i for i, r in self.roles.items() if r in roles]
         return sorted(found, key=lambda i: -self.rank[i])
+
+
+def one_whole(kernel: Kernel, first: Schedule, tile: int, most: int) -> list[Schedule]:
+    """Guesses where results differ in their axes: one such axis, of at most so many places, is not
+    cut, so that what is summed over another is summed in the loop that stores the other results.
+
+    tile: of the other such axes.
+    """
+    own, tiles = [free_axes(o) for o in kernel.outputs], dict(first.tiles)
+    some = frozenset[int]().union(*own) - frozenset.intersection(*own)
+    sizes = {i: bound(kernel.extents[i]) for i in sorted(some)}
+    cut = {i: n for i, n in sizes.items() if tiles.get(i, n) < n}
+    new = (tiles | dict.fromkeys(cut, tile) | {i: n} for i, n in cut.items() if n <= most)
+    return [replace(first, tiles=tuple(sorted(each.items()))) for each in new]
 
 
 def outermost_first(index: Size) -> list[int]:

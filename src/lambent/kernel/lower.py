@@ -53,6 +53,13 @@ class Goal:
         return needed(terms, self.terms[0], void)
 
 
+Loops = dict[int, list[Goal]]
+
+
+def _terms(loops: Loops) -> list[Term]:
+    return [t for inside in loops.values() for g in inside for t in g.terms]
+
+
 class _Lowering:
     def __init__(
         self, kernel: Kernel, terms: Terms, axes: dict[int, ir.Axis], looped: tuple[int, ...],
@@ -68,17 +75,16 @@ class _Lowering:
     def fill(self, scope: Scope, goals: Sequence[Goal], grid: int = 0) -> None:
         """Statements for the goals; the outermost `grid` loops hold nothing but each other."""
         here: list[Goal] = []
-        deeper: dict[int, list[Goal]] = {}
+        deeper: Loops = {}
         for goal in goals:
             i = next((i for i in goal.loops if i not in scope.open), None)
             (here if i is None else deeper.setdefault(i, [])).append(goal)
         if not grid:
-            self.reductions(scope, [t for g in goals for t in g.terms])
-            below = [t for inside in deeper.values() for g in inside for t in g.terms]
-            self.name_shared(scope, here, below)
+            self.reductions(scope, [t for g in goals for t in g.terms], deeper)
+            self.name_shared(scope, here, _terms(deeper))
         for i, inside in deeper.items():
             needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
-            for piece in ranges(i, needs, self.axes, scope.open, inside[0].output, self.single):
+            for piece in ranges(i, needs, self.axes, scope.open, inside[-1].output, self.single):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)
                 known = [replace(g, terms=tuple(map(assumed, g.terms))) for g in inside]
@@ -88,8 +94,11 @@ class _Lowering:
         for goal in here:
             self.emit(scope, goal)
 
-    def reductions(self, scope: Scope, roots: Sequence[Term]) -> None:
-        """The loops of all looped reductions below the roots that can be computed here."""
+    def reductions(self, scope: Scope, roots: Sequence[Term], deeper: Loops) -> None:
+        """The loops of all looped reductions below the roots that can be computed here.
+
+        Those that nothing but a result is made of join a deeper loop over their axis, if any.
+        """
         pending = [
             t
             for t in walk(*roots, known=scope.env)
@@ -102,8 +111,13 @@ class _Lowering:
             level[t] = 1 + max(inner, default=0)
             loops = tuple(i for i in self.looped if i in t.axes)
             groups.setdefault((level[t], loops), []).append(t)
+        needed = {*walk(*(k for t in pending for k in t.kids), *_terms(deeper))}
         for (_, loops), group in sorted(groups.items(), key=lambda item: item[0][0]):
-            self.fill(scope, self.accumulators(scope, loops, group))
+            goals = self.accumulators(scope, loops, group)
+            if loops[0] in deeper and needed.isdisjoint(group):
+                deeper[loops[0]] += goals
+            else:
+                self.fill(scope, goals)
 
     def accumulators(self, scope: Scope, loops: tuple[int, ...], group: list[Term]) -> list[Goal]:
         """Vars for the reductions, which are put at hand as what they are after the loop.

@@ -176,10 +176,13 @@ class Split:
 
 
 def split(kernel: Kernel) -> Split:
-    """The kernel with a fresh axis for every binder whose axis is also free, or bound around it."""
+    """The kernel with a fresh axis for every binder whose axis is bound around it, or free in an
+    output that it is used for."""
     terms = Terms()
-    free = frozenset[int]().union(*map(free_axes, kernel.outputs))
-    used = free.union(*(t.free | t.axes for t in walk(*(o.term for o in kernel.outputs))))
+    free: dict[Term, frozenset[int]] = {}  # in the outputs that a term is used for
+    for o in kernel.outputs:
+        free |= {t: free.get(t, frozenset()) | free_axes(o) for t in walk(o.term)}
+    used = frozenset[int]().union(*(t.free | t.axes for t in free), *free.values())
     extents = {i: n for i, n in kernel.extents.items() if i in used}
     twins: dict[int, int] = {}
 
@@ -193,7 +196,7 @@ def split(kernel: Kernel) -> Split:
 
     renamed = renaming(terms)
 
-    def apart(t: Term) -> Term:
+    def apart(t: Term, free: frozenset[int]) -> Term:
         if t.op not in REDUCTIONS:
             return t
         taken = free.union(*(_nested(k, t.axes) for k in t.kids))
@@ -201,8 +204,10 @@ def split(kernel: Kernel) -> Split:
         kids = [renamed(k, frozenset(names.items())) for k in t.kids]
         return terms.reduce(t.op, names.values(), *kids)
 
-    term = everywhere(terms, apart)
-    outputs = tuple(replace(o, term=term(o.term)) for o in kernel.outputs)
+    new: dict[Term, Term] = {}
+    for t in walk(*(o.term for o in kernel.outputs)):
+        new[t] = apart(rebuilt(terms, t, new.__getitem__), free[t])
+    outputs = tuple(replace(o, term=new[o.term]) for o in kernel.outputs)
     return Split(Kernel(outputs, kernel.inputs, extents), twins, terms)
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from lambent.algebra.rules import bits
 
-MAX_SETS = 2000  # sets of needed values looked at before the search goes straight on
+MAX_SETS = 5000  # sets of needed values looked at before the search goes straight on
 SMALL = 0.05  # a value cheaper than this share of the costliest kernel joins no others
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
+from lambent.graph.dim import Size
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import merged
 from lambent.kernel.tile import TileProgram
@@ -25,8 +26,7 @@ from lambent.search.bound import LAUNCH, Bounder, prices
 from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
-from lambent.search.enumerate import enumerate_kernels
-from lambent.search.siblings import siblings
+from lambent.search.enumerate import Candidate, Candidates, enumerate_kernels
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -39,6 +39,9 @@ HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 USUAL = 0.4  # the share of kernels whose modelled time is fewer times their bound than hoped for
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
+
+
+Several = Callable[[Candidates, Calibration, Mapping[int, Size]], list[Candidate]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +215,14 @@ def search(
     clock: Clock | None = None,
     stop_gap: float = STOP_GAP,
     known: str | None = None,
+    several: Several = lambda found, rates, extents: list(found.candidates),
 ) -> Found:
     """The best covers of all segments that the budget (seconds) lets us find.
 
     The first complete cover is measured even if that takes longer than the budget; all else is
     over when the budget is. `known` is what
     `remembered` made of an earlier choice: it is taken as it is, and nothing is measured.
+    `several` adds kernels of several results to what is enumerated.
 
     Raises:
         RuntimeError: kernels that the outputs need all failed; the message says why.
@@ -226,7 +231,7 @@ def search(
     rates = backend.calibrate()
     model = partial(backend.likely, rates=rates)
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
-    driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
+    driver = _Driver(bench, rates, [_region(w, rates, bench, several) for w in works])
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))
         bench.learn()
@@ -238,7 +243,7 @@ def remembered(choices: Sequence[Choice]) -> str:
     return json.dumps([[[k.entry.name, k.schedule] for k in c.kernels] for c in choices])
 
 
-def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
+def _region(work: Work, rates: Calibration, bench: Bench, several: Several) -> Region:
     """Enumerate a segment and bound its candidates."""
     with bench.clock.phase("enumerate"):
         s = work.saturated
@@ -246,7 +251,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
-        candidates = siblings(found, rates, s.extents)
+        candidates = several(found, rates, s.extents)
         for c in candidates:
             form, made = canonical(merged(c.kernel)), [found.stored[root] for root in c.roots]
             rent = work.rent * sum(m.buffer.bytes for m in made if not m.output)

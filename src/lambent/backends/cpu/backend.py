@@ -15,6 +15,7 @@ from lambent.backends.cpu.schedule import default_schedule, moves
 from lambent.backends.libraries import blas
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.backends.measuring.model import likely
+from lambent.backends.roles import one_whole
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import Schedule, TileProgram
 
@@ -88,7 +89,8 @@ class CpuBackend:
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         first = default_schedule(kernel)
         able = blas.available() and blas.product(kernel) is not None
-        return [first, replace(first, options=(("library", 1),))] if able else [first]
+        found = [first, replace(first, options=(("library", 1),))] if able else [first]
+        return [*one_whole(kernel, first, 32, 2048), *found]
 
     def source(self, program: TileProgram) -> str:
         return self.renderer.render(program, "kernel")

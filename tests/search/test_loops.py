@@ -1,0 +1,72 @@
+"""Results that differ in their axes share the loop in which one is stored and another summed up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from test_driver import CAL
+
+import lambent as lt
+from lambent.algebra.egraph import saturate
+from lambent.backends.reference.kernel import evaluate
+from lambent.backends.reference.tile import interpret
+from lambent.backends.roles import one_whole
+from lambent.kernel import tile as ir
+from lambent.kernel.kernel import Kernel
+from lambent.kernel.lower import lower
+from lambent.search.bound import Bounder, prices
+from lambent.search.canonical import canonical
+from lambent.search.enumerate import Candidate, enumerate_kernels
+from lambent.several.loops import loops
+
+N, M, D = 12, 10, 4
+
+
+def joint() -> list[Candidate]:
+    """Weights of rows of x and y; they sum up y for each row of x, and x for each row of y."""
+    x, y = lt.input("x", (2, N, D)), lt.input("y", (2, M, D))
+    p = lt.exp2(x @ y.mT)
+    source = saturate([(p @ y).node, (p.mT @ x).node])
+    found = enumerate_kernels(source, prices(CAL, 1e4), 24)
+    return list(loops(found.candidates, Bounder(CAL, source.extents)))
+
+
+def statements(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
+    return [s for b in body for s in (b, *statements(b.body if isinstance(b, ir.For) else ()))]
+
+
+def whole(kernel: Kernel) -> list[ir.TileProgram]:
+    order = tuple(sorted(kernel.extents))
+    first = ir.Schedule(
+        tuple((i, 3 if kernel.extents[i] in (N, M) else 1) for i in order), order, 1
+    )
+    return [lower(kernel, s) for s in one_whole(kernel, first, 3, 99)]
+
+
+def test_both_results_are_made_in_one_loop() -> None:
+    [both] = [c for c in joint() if c.leaves == ()]
+    kernel = canonical(both.kernel).kernel
+    assert [o.buffer.shape for o in kernel.outputs] == [(2, N, D), (2, M, D)]
+    random = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        b.name: random.normal(0, 1, b.shape).astype(np.float32) for b in kernel.inputs
+    }
+    programs = whole(kernel)
+    assert len(programs) == 2
+    for program in programs:
+        found = interpret(program, values)
+        for o, wanted in zip(kernel.outputs, evaluate(kernel, values), strict=True):
+            np.testing.assert_allclose(found[o.buffer.name], wanted, rtol=1e-4, atol=1e-5)
+        every = statements(program.body)
+        assert sum(isinstance(s, ir.Let) and isinstance(s.value, ir.Map) for s in every) <= 2
+        shared = [s for s in every if isinstance(s, ir.For) and not s.parallel]
+        inside = {type(s) for loop in shared for s in loop.body}
+        assert {ir.Store, ir.Accumulate} <= inside
+
+
+def test_what_each_makes_alone_as_quickly_is_not_joined() -> None:
+    x, y = lt.input("x", (8, 6)), lt.input("y", (8, 6))
+    source = saturate([(x + y).node, (x * y).sum(0).node])
+    found = enumerate_kernels(source, prices(CAL, 1e4), 24)
+    assert not [c for c in loops(found.candidates, Bounder(CAL, source.extents)) if c.leaves]

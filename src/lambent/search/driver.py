@@ -42,6 +42,7 @@ PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left
 
 
 Several = Callable[[Candidates, Calibration, Mapping[int, Size]], list[Candidate]]
+ALONE: Several = lambda found, rates, extents: list(found.candidates)  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def search(
     clock: Clock | None = None,
     stop_gap: float = STOP_GAP,
     known: str | None = None,
-    several: Several = lambda found, rates, extents: list(found.candidates),
+    several: Several = ALONE,
 ) -> Found:
     """The best covers of all segments that the budget (seconds) lets us find.
 
@@ -243,7 +244,7 @@ def remembered(choices: Sequence[Choice]) -> str:
     return json.dumps([[[k.entry.name, k.schedule] for k in c.kernels] for c in choices])
 
 
-def _region(work: Work, rates: Calibration, bench: Bench, several: Several) -> Region:
+def _region(work: Work, rates: Calibration, bench: Bench, several: Several = ALONE) -> Region:
     """Enumerate a segment and bound its candidates."""
     with bench.clock.phase("enumerate"):
         s = work.saturated

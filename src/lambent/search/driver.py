@@ -38,6 +38,7 @@ TUNE = 6  # schedules a step for the slowest kernels of the best cover
 HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 USUAL = 0.4  # the share of kernels whose modelled time is fewer times their bound than hoped for
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
+HOPELESS = 10  # times the likely cover's time: a kernel that the model says takes longer is left
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -360,15 +361,18 @@ class _Driver:
         """
         wanted: dict[str, tuple[Tuned, int]] = {}
         estimates = r.estimates()
+        most = HOPELESS * sum(estimates[k] for k in covers[0].kernels)
         for cover in covers:
             if sum(r.entries[k].least for k in cover.kernels) >= r.cost:
                 continue  # no measurement can make it the best
             for k in sorted(cover.kernels, key=lambda k: (-estimates[k], k)):
                 e = r.entries[k]
-                if e.open and (len(wanted) < KERNELS or (cover is covers[0] and not r.whole)):
+                if not e.open or self.bench.likely(e.tuned) > most:
+                    continue
+                if len(wanted) < KERNELS or (cover is covers[0] and not r.whole):
                     first = r.best is None or e.tuned.form.given.weights_only
-                    lanes = self.bench.backend.lanes // len(cover.kernels)
-                    count = max(1, lanes) if first else FUSED if e.reductions > 1 else FIRST
+                    each = -(-self.bench.backend.lanes // len(cover.kernels))
+                    count = each if first else FUSED if e.reductions > 1 else FIRST
                     wanted.setdefault(e.form.text, (e.tuned, count))
         return wanted
 

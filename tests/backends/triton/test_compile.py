@@ -177,6 +177,17 @@ def test_only_the_last_tile_of_a_loop_is_cut(name: str) -> None:
     assert single.source.count("for o2") == 1
 
 
+def test_a_product_that_has_a_name_is_used_again() -> None:
+    b = Build()
+    (i,) = b.axes(64)
+    x = b.un("exp2", b.load("A", i))
+    square = b.mul(x, x)
+    b.out("C", b.add(b.mul(b.mul(b.c(3), x), x), b.un("sqrt", square), b.un("recip", square)), i)
+    text = rendered(b.kernel()).source
+    (name,) = (line.split(" = ")[0].strip() for line in text.splitlines() if " * t1" in line)
+    assert "t1 * t1" in text and f"3.0 * {name}" in text, text
+
+
 def test_a_mask_beside_its_opposite_is_one_choice() -> None:
     b = Build()
     i, j = b.axes(64, 64)

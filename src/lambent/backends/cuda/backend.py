@@ -27,13 +27,15 @@ from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.backends.measuring.model import likely
 from lambent.backends.measuring.process import Failed, WorkerProcess
 from lambent.backends.sizes import text
+from lambent.backends.triton.blocks import pow2
 from lambent.backends.triton.compiler import EXTRA, Code, cuda
 from lambent.backends.triton.render import Rendered, render
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
-COMPILE_LIMIT = 30.0  # seconds for one kernel; what takes longer is no kernel that is fast
+COMPILE_LIMIT = 15.0  # seconds for one kernel; what takes longer is no kernel that is fast
+WARPS = 16  # of a program, at most; it has as many as its largest tile needs, if that is more
 MOST = 256  # elements of a tile for each thread, which has 255 registers
 REFUSED = (ValueError, NotImplementedError, ArithmeticError, LookupError)
 
@@ -144,10 +146,11 @@ class CudaBackend:
             rendered = render(program)
         except REFUSED as error:
             return Outcome("render", message=f"{type(error).__name__}: {error}")
-        each = rendered.largest // (options["num_warps"] * schedule.WARP)
-        if each > MOST:
-            text = f"a tile of {rendered.largest} elements for {options['num_warps']} warps"
-            return Outcome("resources", message=f"{text}: {each} a thread, at most {MOST}")
+        needed = pow2(-(-rendered.largest // (MOST * schedule.WARP)))
+        if needed > WARPS:
+            text = f"a tile of {rendered.largest} elements, {WARPS} warps hold {MOST} a thread"
+            return Outcome("resources", message=text)
+        options["num_warps"] = max(options["num_warps"], needed)
         try:
             code = self._compilers.compile(rendered, gpu.capability, options)
         except Failed as error:

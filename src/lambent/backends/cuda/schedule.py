@@ -62,6 +62,7 @@ SQUARES: tuple[Guess, ...] = tuple(
      ("num_stages", stages), *more)
     for rows, columns, warps, stages, more in (
         (128, 256, 8, 4, COPY),
+        (128, 256, 8, 3, (*FEW, *SPLIT)),
         (128, 128, 4, 5, COPY),
         (128, 256, 8, 3, ()),
         (64, 256, 4, 5, COPY),
@@ -107,6 +108,7 @@ FIRST = {
     "rows": 128, "columns": 128, "lane": 1024, "contracted": 64, "streamed": 64, "reduced": 64
 }  # fmt: skip
 SUMS = 49152  # elements that all sums of a kernel have, for 8 warps
+BUSY = 0.7  # of the processors, that what is guessed first keeps busy
 FILLED = 64  # results at once, where lanes are fewer: rows make them up
 
 
@@ -131,7 +133,12 @@ def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Sche
         known = ROWS
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
     wishes = [{n: x * processors if n == "persistent" else x for n, x in w.items()} for w in wishes]
-    return list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
+    found = list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
+    return sorted(found, key=lambda one: s.contracts and _tasks(s, one) < BUSY * processors)
+
+
+def _tasks(s: Structure, one: Schedule) -> int:
+    return math.prod(-(-s.sizes[i] // t) for i, t in one.tiles if i in s.order)
 
 
 def wished(kernel: Kernel, wish: Mapping[str, int]) -> Schedule:

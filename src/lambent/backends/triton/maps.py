@@ -60,6 +60,18 @@ def chosen(v: Value) -> Value:
     return v
 
 
+def regrouped(v: Value, lets: Mapping[str, Value]) -> Value:
+    """a · (x · y) in place of (a · x) · y, where all three have names that do not change."""
+    match v:
+        case Map(op="mul", args=(Map(op="mul", args=(a, Ref() as x)), Ref() as y)) if (
+            v.dtype.is_float and {x.name, y.name} <= lets.keys()
+        ):
+            product = Map("mul", (x, y), v.dtype)
+            for name in (name for name, value in lets.items() if value == product):
+                return Map("mul", (a, Ref(name, x.axes | y.axes, v.dtype)), v.dtype)
+    return v
+
+
 def factored(v: Value) -> tuple[Lit | None, Value]:
     """A constant factor, and what it is of."""
     match v:

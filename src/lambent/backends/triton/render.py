@@ -18,7 +18,7 @@ from keyword import iskeyword
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.grid import grid, grouped, products_first, trips
-from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, scaled
+from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, regrouped, scaled
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
@@ -242,7 +242,8 @@ class _Renderer:
     # ---- statements --------------------------------------------------------------------------
 
     def body(self, body: tuple[Stmt, ...]) -> None:
-        for s in products_first(body):
+        special = self.options.get("specialize")  # where it helps
+        for s in products_first(body) if special else body:
             match s:
                 case For():
                     self.loop(s)
@@ -332,7 +333,8 @@ class _Renderer:
                 return self.map(v)
 
     def map(self, given: Map) -> Tile:
-        v = chosen(given)
+        named = {n: self.lets[n] for s in self.scopes for n in s.names if n in self.lets}
+        v = regrouped(chosen(given), named)
         assert isinstance(v, Map)
         index = as_index(v)
         if index is not None:

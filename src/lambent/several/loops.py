@@ -19,6 +19,7 @@ from lambent.search.enumerate import Candidate
 
 MOST = 3  # results of one kernel
 KEPT = 3  # kernels of the same results
+FIRST = 16  # kernels of as many results: those that save most
 LESS = 0.9  # the share of the time of one that reads less that one may take which reads more
 GAIN = 0.2  # the least that one kernel saves of what several take from the same values
 SHARED = 0.4  # and that it saves of the time of each that joins it
@@ -61,7 +62,8 @@ def _groups(found: Sequence[Candidate], bounder: Bounder) -> Iterator[_Group]:
                 new = _joined(one, g)
                 if _gains(new, one, g, ways):
                     larger.setdefault(new.roots, []).append(new)
-        groups = [g for alike in larger.values() for g in _best(alike)]
+        best = [g for alike in larger.values() for g in _best(alike)]
+        groups = sorted(best, key=lambda g: (g.seconds - _alone(g, ways), g.members))[:FIRST]
         yield from groups
 
 
@@ -106,10 +108,19 @@ def _joined(one: _Group, g: _Group) -> _Group:
 
 def _gains(new: _Group, one: _Group, g: _Group, ways: Mapping[int, list[_Group]]) -> bool:
     """Whether it is quicker than kernels of one result, which may read each other's."""
-    at_hand = new.leaves.union(new.roots)
-    apart = {r: min(w.seconds for w in ways[r] if w.leaves <= at_hand) for r in new.roots}
-    whole, own = sum(apart.values()), apart[one.roots[0]]
+    whole, own = _alone(new, ways), _least(one.roots[0], new, ways)
     return new.seconds <= (1 - GAIN) * whole and new.seconds - g.seconds <= (1 - SHARED) * own
+
+
+def _alone(g: _Group, ways: Mapping[int, list[_Group]]) -> float:
+    """Seconds of kernels of one result each, in place of one."""
+    return sum(_least(root, g, ways) for root in g.roots)
+
+
+def _least(root: int, g: _Group, ways: Mapping[int, list[_Group]]) -> float:
+    """Seconds of a value by itself, from what a group reads or makes."""
+    at_hand = g.leaves.union(g.roots)
+    return min(w.seconds for w in ways[root] if w.leaves <= at_hand)
 
 
 def _best(groups: Sequence[_Group]) -> Iterator[_Group]:

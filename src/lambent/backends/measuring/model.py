@@ -44,6 +44,7 @@ PRODUCT = 0.85  # of the peak, that a product reaches in full register blocks
 REGISTERS = 16  # of vectors; a block with more accumulators and operands spills
 UNIT = 2048.0  # places of a tile that a matrix unit takes twice as long for as for its products
 BESIDE = 0.3  # of the shorter of two times, where matrix units, others and memory work side by side
+WARPS = 32  # of a processor with matrix units that keep its other units busy
 UNITS_OPS = {"exp2": 4.0, "log2": 4.0, "sin": 12.0, "recip": 6.0, "sqrt": 6.0, "mod": 12.0}
 """`OPS` where matrix units are: such devices have units for these functions, too."""
 TASK = 2e-7  # seconds to hand a task to a core
@@ -76,8 +77,17 @@ class _Model:
         threads = self.calibration.threads
         rounds = -(-tasks // threads)
         moved /= self.share(min(tasks, threads))
-        work = rounds * (self.beside(*self.body(body)) + TASK)
+        plain, products = self.body(body)
+        work = rounds * (self.beside(plain * self.waiting(tasks), products) + TASK)
         return self.beside(work, moved) + self.calibration.launch
+
+    def waiting(self, tasks: int) -> float:
+        """How much longer plain work takes where too few warps are there to hide its latency."""
+        if not self.units:
+            return 1.0
+        warps = dict(self.program.schedule.options).get("num_warps", 4)
+        beside = min(-(-tasks // self.calibration.threads), 2 * WARPS // warps)
+        return max(1.0, WARPS / (warps * max(1, beside)))
 
     def beside(self, a: float, b: float) -> float:
         """The time of two kinds of work."""

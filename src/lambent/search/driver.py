@@ -39,6 +39,7 @@ HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 USUAL = 0.4  # the share of kernels whose modelled time is fewer times their bound than hoped for
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
 HOPELESS = 10  # times the likely cover's time: a kernel that the model says takes longer is left
+LAST = 1e3  # seconds: what else there is comes first
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -188,13 +189,16 @@ class Region:
         """What kernels are likely to take: the model, times how far it was off by the median.
 
         late: what the model was not asked for comes last, but for basic kernels.
+        Kernels of several results come in once there is a cover without: it is quicker measured.
         """
         known = [(e.time, e.tuned.likely) for e in self.entries if e.time < math.inf]
         ratios = [t / likely for t, likely in known if t and likely]
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
         priced = [e.tuned.likely / e.bound for e in self.entries if e.bound and e.tuned.likely]
         usual = sorted([1.0, *priced])[int(USUAL * len(priced))]
-        return [e.estimate(scale, usual, late) + e.rent for e in self.entries]
+        later = [LAST if self.best is None and len(e.roots) > 1 else 0.0 for e in self.entries]
+        pairs = zip(self.entries, later, strict=True)
+        return [e.estimate(scale, usual, late) + e.rent + wait for e, wait in pairs]
 
     def settle(self) -> None:
         """The best cover of what is measured."""
@@ -313,7 +317,7 @@ class _Driver:
             r.lower = optimistic.bound
             likely = self.likely(r, PRICING * budget)
             r.settle()
-        covers = [*likely, optimistic]
+        covers = [*likely, optimistic] if r.best else likely
         new = {} if r.cost * (1 - stop_gap) <= r.lower else self.new_kernels(r, covers)
         slow = self.slow_kernels(r, likely)
         if not new and not slow:

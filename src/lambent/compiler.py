@@ -22,7 +22,6 @@ from lambent.runtime.program import Program
 from lambent.search.database import Database
 from lambent.search.driver import Work, remembered, search
 from lambent.search.tuning import Clock
-from lambent.several import several
 from lambent.thrift import Thrift, cheapest, within
 
 FINISH = 0.1  # the share of the budget for building and timing whole programs
@@ -95,7 +94,7 @@ def _compiled(
     found = search(
         works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=hints,
         progress=record, clock=clock, stop_gap=stop_gap,
-        known=known if effort >= budget else None, several=several,
+        known=known if effort >= budget else None,
     )  # fmt: skip
     options = variants(found, [s.key for s in segments])
     made = [plan_of(nodes, instances, o, backend.default_schedule) for o in options]

@@ -18,7 +18,7 @@ from lambent.kernel.lower import lower
 from lambent.search.bound import Bounder, prices
 from lambent.search.canonical import canonical
 from lambent.search.enumerate import Candidate, enumerate_kernels
-from lambent.several.loops import loops
+from lambent.search.loops import loops
 
 N, M, D = 12, 10, 4
 
@@ -70,3 +70,30 @@ def test_what_each_makes_alone_as_quickly_is_not_joined() -> None:
     source = saturate([(x + y).node, (x * y).sum(0).node])
     found = enumerate_kernels(source, prices(CAL, 1e4), 24)
     assert not [c for c in loops(found.candidates, Bounder(CAL, source.extents)) if c.leaves]
+
+
+def backward(n: int, d: int = 4) -> list[Any]:
+    """Attention and its gradients; those by k and v range over other axes of one length."""
+    q, k, v = (lt.input(name, (2, n, d)) for name in "qkv")
+    out = lt.softmax(q @ k.mT, axis=-1) @ v
+    grads = lt.grad((out * lt.input("g", (2, n, d))).sum(), [q, k, v])
+    return [t.node for t in (out, *grads)]
+
+
+def test_each_result_is_that_of_a_kernel_of_its_own() -> None:
+    source = saturate(backward(64))
+    found = enumerate_kernels(source, prices(CAL, 1e4), 24).candidates
+    several = list(loops(found, Bounder(CAL, source.extents)))
+    random, alone = np.random.default_rng(0), {c.root: c for c in found if c.basic}
+    values: dict[str, Any] = {
+        b.name: random.normal(0, 1, b.shape).astype(b.dtype.numpy) for b in source.buffers.values()
+    }
+    for root in sorted(alone, reverse=True):  # each after what it reads
+        kernel = alone[root].kernel
+        (values[kernel.outputs[0].buffer.name],) = evaluate(kernel, values)
+    for c in several:
+        assert [*c.roots] == sorted({*c.roots}) and c.more[-1] < min(c.leaves, default=99)
+        names = [o.buffer.name for o in c.kernel.outputs]
+        for name, made in zip(names, evaluate(c.kernel, values), strict=True):
+            np.testing.assert_allclose(made, values[name], rtol=1e-3, atol=1e-4)
+    assert max(len(c.roots) for c in several) == 3

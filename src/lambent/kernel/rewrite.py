@@ -110,22 +110,6 @@ def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
     return assumed
 
 
-Names = frozenset[tuple[int, int]]
-"""Axes, and the axes that they become."""
-
-
-def renaming(terms: Terms) -> Callable[[Term, Names], Term]:
-    """Terms with other names for some of their free axes, none of which a reduction binds there."""
-
-    @cache
-    def renamed(t: Term, names: Names) -> Term:
-        here = frozenset(n for n in names if n[0] in t.free)
-        new = {a: axis(b) for a, b in here}
-        return rebuilt(terms, t, lambda k: renamed(k, here), new) if here else t
-
-    return renamed
-
-
 def free_axes(output: Output) -> frozenset[int]:
     """The axes that an output ranges over."""
     return frozenset[int]().union(*map(axes_in, output.index))
@@ -194,7 +178,11 @@ def split(kernel: Kernel) -> Split:
         extents[fresh], twins[fresh] = extents[a], a
         return fresh
 
-    renamed = renaming(terms)
+    @cache
+    def renamed(t: Term, names: frozenset[tuple[int, int]]) -> Term:
+        here = frozenset(n for n in names if n[0] in t.free)
+        new = {a: axis(b) for a, b in here}
+        return rebuilt(terms, t, lambda k: renamed(k, here), new) if here else t
 
     def apart(t: Term, free: frozenset[int]) -> Term:
         if t.op not in REDUCTIONS:

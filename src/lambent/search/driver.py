@@ -18,7 +18,6 @@ from typing import Any
 
 from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
-from lambent.graph.dim import Size
 from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import merged
 from lambent.kernel.tile import TileProgram
@@ -26,7 +25,8 @@ from lambent.search.bound import LAUNCH, Bounder, prices
 from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
-from lambent.search.enumerate import Candidate, Candidates, enumerate_kernels
+from lambent.search.enumerate import enumerate_kernels
+from lambent.search.loops import loops
 from lambent.search.tuning import Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -41,10 +41,6 @@ PRICING = 0.5  # the share of the budget before which the model may price kernel
 HOPELESS = 10  # times the likely cover's time: a kernel that the model says takes longer is left
 LAST = 1e3  # seconds: what else there is comes first
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
-
-
-Several = Callable[[Candidates, Calibration, Mapping[int, Size]], list[Candidate]]
-ALONE: Several = lambda found, rates, extents: list(found.candidates)  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +217,12 @@ def search(
     clock: Clock | None = None,
     stop_gap: float = STOP_GAP,
     known: str | None = None,
-    several: Several = ALONE,
 ) -> Found:
     """The best covers of all segments that the budget (seconds) lets us find.
 
     The first complete cover is measured even if that takes longer than the budget; all else is
     over when the budget is. `known` is what
     `remembered` made of an earlier choice: it is taken as it is, and nothing is measured.
-    `several` adds kernels of several results to what is enumerated.
 
     Raises:
         RuntimeError: kernels that the outputs need all failed; the message says why.
@@ -237,7 +231,7 @@ def search(
     rates = backend.calibrate()
     model = partial(backend.likely, rates=rates)
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
-    driver = _Driver(bench, rates, [_region(w, rates, bench, several) for w in works])
+    driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))
         bench.learn()
@@ -249,21 +243,21 @@ def remembered(choices: Sequence[Choice]) -> str:
     return json.dumps([[[k.entry.name, k.schedule] for k in c.kernels] for c in choices])
 
 
-def _region(work: Work, rates: Calibration, bench: Bench, several: Several = ALONE) -> Region:
-    """Enumerate a segment and bound its candidates."""
+def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
+    """Enumerate a segment and bound its candidates, those of several results last."""
     with bench.clock.phase("enumerate"):
         s = work.saturated
         arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
-        candidates = several(found, rates, s.extents)
+        candidates = (*found.candidates, *loops(found.candidates, bounder))
         for c in candidates:
             form, made = canonical(merged(c.kernel)), [found.stored[root] for root in c.roots]
             rent = work.rent * sum(m.buffer.bytes for m in made if not m.output)
             bound, known = bounder.bound(c.kernel), bench.known(form)
             entries.append(Entry(form, c.roots, c.reductions, c.basic, bound, known, rent))
-        return Region(work, entries, Problem(tuple(candidates), outputs), found.capped)
+        return Region(work, entries, Problem(candidates, outputs), found.capped)
 
 
 @dataclass(slots=True)

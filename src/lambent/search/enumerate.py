@@ -60,13 +60,11 @@ class Candidate(Option):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """`capped` names the stored values of which some kernels were dropped by rank or order; `terms`
-    is the table that the kernels' terms are in."""
+    """`capped` names the stored values of which some kernels were dropped by rank or order."""
 
     stored: tuple[Stored, ...]
     candidates: tuple[Candidate, ...]
     capped: tuple[str, ...]
-    terms: Terms
 
 
 @dataclass(slots=True, eq=False)
@@ -465,7 +463,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
         else:
             capped.add(space.stored[c.root].buffer.name)
     values = tuple(space.stored[v] for v in number)
-    return Candidates(values, tuple(kept), tuple(sorted(capped)), builder.terms)
+    return Candidates(values, tuple(kept), tuple(sorted(capped)))
 
 
 def _users_first(found: Sequence[Candidate], count: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""Kernels of several results that differ in their axes: they share a loop, and what is done in it.
+"""Kernels of several results: they share a loop, and what is read or computed in it.
 
 A result that lacks the loop's axis is summed up in it, another is stored in each turn. One kernel
-reads what the other reads, and more at most. See `siblings` for results over the same axes.
+reads what the other reads, and more at most.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
 from lambent.search.loops import loops
-from lambent.search.tuning import Bench, Clock, Tuned
+from lambent.search.tuning import LAST, Bench, Clock, Tuned
 
 STOP_GAP = 0.05
 KEEP = 24  # ways to compute a value that enumeration keeps
@@ -39,7 +39,6 @@ HOPE = 0.6  # tuning is hoped to bring a kernel to this share of its time
 USUAL = 0.4  # the share of kernels whose modelled time is fewer times their bound than hoped for
 PRICING = 0.5  # the share of the budget before which the model may price kernels of first covers
 HOPELESS = 10  # times the likely cover's time: a kernel that the model says takes longer is left
-LAST = 1e3  # seconds: what else there is comes first
 PATIENCE = 3  # rounds of tuning a kernel without a gain, after which it is left alone
 
 
@@ -192,9 +191,10 @@ class Region:
         scale = min(max(statistics.median(ratios), 1.0), 8.0) if ratios else 1.0
         priced = [e.tuned.likely / e.bound for e in self.entries if e.bound and e.tuned.likely]
         usual = sorted([1.0, *priced])[int(USUAL * len(priced))]
-        later = [LAST if self.best is None and len(e.roots) > 1 else 0.0 for e in self.entries]
-        pairs = zip(self.entries, later, strict=True)
-        return [e.estimate(scale, usual, late) + e.rent + wait for e, wait in pairs]
+        return [
+            e.estimate(scale, usual, late) + e.rent + LAST * (not self.best and len(e.roots) > 1)
+            for e in self.entries
+        ]
 
     def settle(self) -> None:
         """The best cover of what is measured."""

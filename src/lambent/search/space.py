@@ -85,6 +85,7 @@ class Space:
     family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
     chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
     roots: dict[str, int] = field(default_factory=dict)
+    below: dict[int, set[int]] = field(default_factory=dict)  # what each root is cheapest made of
     beside: set[tuple[int, int]] = field(default_factory=set)  # axes that are one dim somewhere
     _sizes: tuple[int, ...] = ()
 
@@ -371,6 +372,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     Returns the groups of factors that have become a stored class.
     """
     source = space.source
+    space.below = {c: {*_reached(space, [c])} for c in space.roots.values()}
     loads = [a.args[1] for alts in space.alts.values() for a in alts if a.op == "in"]
     for i in dict.fromkeys(itertools.chain(*loads, *(r.index for r in source.roots))):
         step = steps(i)
@@ -540,9 +542,8 @@ def layout(space: Space, c: int) -> list[int]:
     Else it is as results that are made of it have them, then as all results, then as inputs do.
     For a class of weights the axis that only it brings to a contraction comes last.
     """
-    results = space.source.roots
-    made = [r for r in results if c in _reached(space, [r.cls])]
-    roots = map(outermost_first, itertools.chain(*(r.index for r in (*made, *results))))
+    made = [r for r in space.source.roots if c in space.below[r.cls]]
+    roots = map(outermost_first, itertools.chain(*(r.index for r in (*made, *space.source.roots))))
     seen, loads = set[int](), [[part for _, part, _ in space.source.cuts]]
 
     def visit(k: int) -> None:

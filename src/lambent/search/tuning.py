@@ -34,6 +34,7 @@ REPEATS = 5  # timed runs of a schedule that may be the best
 GIVE_UP = 6  # failed schedules after which a kernel is not tried again
 LIBRARY = "library"  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
+LAST = 1e3  # seconds: what else there is comes first
 PACE = 0.2  # seconds to compile and measure a schedule, before any was
 PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
 
@@ -201,7 +202,7 @@ class Bench:
                 first = self.program(tuned, text(tuned.guesses[0]))
                 tuned.likely = self.model(first) * tuned.like.ratio
             except (ValueError, NotImplementedError):
-                tuned.likely = 1e3  # seconds: what else there is comes first
+                tuned.likely = LAST
         return tuned.likely
 
     def measure(

@@ -107,8 +107,8 @@ def _compiled(
     times = time_whole(programs, plans[0], hints, min(1.0, budget * FINISH / 4))
     best = cheapest(times, [p.arena_bytes() for p in programs], thrift)
     chosen, program = options[best], programs[best]
-    spent = 0.0 if found.interrupted else budget
-    db.put_plan(key, max(effort, spent), remembered([chosen[s.key] for s in segments]))
+    done = max(effort, budget * (not found.interrupted))
+    db.put_plan(key, done, remembered([chosen[s.key] for s in segments]))
     told = report(
         backend, plans[best], chosen, instances, segments, saturated, found, history, program,
         times[best],

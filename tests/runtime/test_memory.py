@@ -151,7 +151,7 @@ def test_a_small_value_fills_the_smallest_gap() -> None:
     [
         ({"buffers": ("t1", "late", "w")}, "reads 'late' before it is written"),
         ({"buffers": ("x", "x", "w")}, "writes 'x', which has a value already"),
-        ({"buffers": ("t1", "x")}, "2 buffers, its kernel has 3"),
+        ({"buffers": ("t1", "x")}, "reads 1 buffers, its kernel 2"),
     ],
 )
 def test_a_broken_plan_is_refused(change: dict[str, tuple[str, ...]], message: str) -> None:

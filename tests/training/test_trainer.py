@@ -136,6 +136,23 @@ def test_a_checkpoint_of_another_model_is_refused(trainer: Trainer, tmp_path: Pa
         trainer.resume(tmp_path / "wrong")
 
 
+def test_an_equal_trainer_starts_without_a_search(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **options: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("lambent.compiler.compile", refused)
+    nn.seed(0)
+    again = Trainer(
+        nn.Linear(3, 1), loss, optim.Optimizer(optim.AdamW(weight_decay=0.0)), 0.1,
+        next(batches()), clip=10.0, budget=2, progress=False,
+    )  # fmt: skip
+    assert again.fit(batches(), 3, progress=False) == trainer.fit(batches(), 3, progress=False)
+    with pytest.raises(AssertionError, match="searched again"):
+        Trainer(nn.Linear(3, 1), loss, optim.Optimizer(optim.SGD()), 0.1, next(batches()), budget=2)
+
+
 def test_safetensors_are_the_librarys(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 

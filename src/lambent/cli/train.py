@@ -72,7 +72,8 @@ def run(lesson: Lesson, budget: float, folder: Path | None) -> dict[str, Any]:
     trained = time.monotonic()
     batch = next(lesson.batches())
     x = input("x", batch["x"].shape, str(batch["x"].dtype))
-    logits = compile_graph(lesson.model(x), f"{lesson.name}, forward", "cpu", budget / 4)
+    name = f"{lesson.name}, forward"
+    logits = compile_graph(lesson.model(x), name, "cpu", budget / 4, fresh=False)
     told = lesson.finish(lambda x: logits(x=x))
     held = trainer.arrays()
     return {

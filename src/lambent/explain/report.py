@@ -18,6 +18,7 @@ from lambent.explain.rejected import rejected
 from lambent.explain.show import show
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer
+from lambent.kernel.tile import TileProgram
 from lambent.runtime.plan import Plan
 from lambent.runtime.program import Program
 from lambent.search.bound import Bounder
@@ -139,8 +140,8 @@ def _kernels(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Each distinct kernel once, in order of first use, with how often a run calls it."""
     used = [kernel for i in instances for kernel in choices[i.key].kernels]
-    first = {id(kernel.program): kernel for kernel in reversed(used)}
-    count = Counter(id(kernel.program) for kernel in used)
+    first = {kernel.program: kernel for kernel in reversed(used)}
+    count = Counter(kernel.program for kernel in used)
     where = {
         key: [i for i, s in enumerate(segments) if _runs(choices[s.key], key)] for key in count
     }
@@ -150,8 +151,8 @@ def _kernels(
             "count": times,
             "ms": first[key].seconds * 1e3,
             "bound_ms": first[key].entry.bound * 1e3,
-            "tile_program": show(first[key].program),
-            "source": backend.source(first[key].program),
+            "tile_program": show(key),
+            "source": backend.source(key),
             "schedule": first[key].schedule,
             "segments": where[key],
             **_demand(first[key], rates),
@@ -161,8 +162,8 @@ def _kernels(
     ]
 
 
-def _runs(choice: Choice, program: int) -> bool:
-    return any(id(kernel.program) == program for kernel in choice.kernels)
+def _runs(choice: Choice, program: TileProgram) -> bool:
+    return any(kernel.program is program for kernel in choice.kernels)
 
 
 def _demand(kernel: Chosen, rates: Calibration) -> dict[str, Any]:

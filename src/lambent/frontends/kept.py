@@ -37,28 +37,31 @@ def compiled(
     seed: int = 0,
     progress: bool | Callable[[Progress], None] = True,
     key: str | None = None,
+    **more: Any,
 ) -> Program:
     """As `lambent.compile`, or the program that an earlier call of equal meaning kept.
 
     Weights that a kept program reads as they are stay the arrays of the graph. `key` is what
-    `graph_key` says, for who knows it already.
+    `graph_key` says, for who knows it already; `more` are the other options of `compile`.
     """
-    key = key or graph_key(outputs, device, budget, seed)
+    key = key or graph_key(outputs, device, budget, seed, more)
     given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
     kept = load_program(key, given)
     if kept is not None:
         return kept
     from lambent.compiler import compile  # and what it searches with: a second, which a hit saves
 
-    program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress)
+    program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress, **more)
     if not program.explain()["interrupted"]:
         save_program(key, program)
     return program
 
 
-def graph_key(outputs: Outputs, device: str, budget: float, seed: int) -> str:
+def graph_key(
+    outputs: Outputs, device: str, budget: float, seed: int, more: Mapping[str, Any] = {}
+) -> str:
     """The file of a graph's program."""
-    return program_key("graph", device, (_meaning(outputs), budget, seed))
+    return program_key("graph", device, (_meaning(outputs), budget, seed, sorted(more.items())))
 
 
 def program_key(name: str, device: str, what: tuple[object, ...], kind: str = "lambent") -> str:

@@ -195,8 +195,10 @@ class Store:
 Stmt = For | Let | Var | Accumulate | Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TileProgram:
+    """A kernel under a schedule. Programs are told apart by identity."""
+
     kernel: Kernel
     axes: dict[int, Axis]
     body: tuple[Stmt, ...]

@@ -52,8 +52,7 @@ def plan_of(
             for i, b in enumerate(kernel.program.kernel.inputs, len(kernel.program.kernel.outputs)):
                 if b.name in kernel.program.panels:
                     names[i] = _in_panels(names[i], b, kernel.program, buffers, load, schedule)
-            step = Step(kernel.program, tuple(names))
-            (load if once else run).append(step)
+            (load if once else run).append(Step(kernel.program, tuple(names)))
         named |= {n: local[f"out{i}"] for i, n in enumerate(instance.outputs)}
     inputs = tuple(n.name for n in nodes if n.op == "input")
     results = tuple(named[n] for n in outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,31 +31,22 @@ class Plan:
     donated: tuple[tuple[str, int], ...] = ()
 
 
-def faults(plan: Plan, over: Mapping[str, str] = {}) -> Iterator[str]:
-    """Steps that read what is not written yet, or no longer, or that write what has a value.
-
-    over: buffers that are written in the memory of another, which ends with that.
-    """
-    known = {*plan.weights, *plan.inputs}
-    for number, step in enumerate(plan.steps):
-        count = len(step.program.kernel.outputs) + len(step.program.kernel.inputs)
-        found = [f"reads {n!r} before it is written" for n in step.reads if n not in known]
-        again = [n for n in step.writes if n in known or step.writes.count(n) > 1]
-        found += [f"writes {n!r}, which has a value already" for n in again]
-        if len(step.buffers) != count:
-            found.append(f"{len(step.buffers)} buffers, its kernel has {count}")
-        yield from (f"step {number}: {fault}" for fault in found)
-        known = known.union(step.writes).difference(over[n] for n in step.writes if n in over)
-    for name in (*plan.inputs, *plan.outputs, *sorted(known)):
-        if name not in {*known, *over.values()} or name not in plan.buffers:
-            yield f"buffer {name!r} is not in the plan, or nothing writes it"
-
-
 def check(plan: Plan) -> None:
     """See that every buffer is written once, and before it is read; `load` has run before.
 
     Raises:
         ValueError: names the step and the buffer that break this.
     """
-    for fault in faults(plan):
-        raise ValueError(fault)
+    known = {*plan.weights, *plan.inputs}
+    for number, step in enumerate(plan.steps):
+        found = [f"reads {n!r} before it is written" for n in step.reads if n not in known]
+        again = [n for n in step.writes if n in known or step.writes.count(n) > 1]
+        found += [f"writes {n!r}, which has a value already" for n in again]
+        if len(step.reads) != (count := len(step.program.kernel.inputs)):
+            found.append(f"reads {len(step.reads)} buffers, its kernel {count}")
+        if found:
+            raise ValueError(f"step {number}: {found[0]}")
+        known.update(step.writes)
+    for name in (*plan.outputs, *sorted(known)):
+        if name not in known or name not in plan.buffers:
+            raise ValueError(f"buffer {name!r} is not in the plan, or nothing writes it")

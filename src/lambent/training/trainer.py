@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from lambent.compiler import compile
+from lambent.frontends.kept import compiled
 from lambent.frontends.safetensors import load_safetensors, save_safetensors
 from lambent.functional.arithmetic import isfinite, where
 from lambent.functional.gradient import grad
@@ -47,7 +47,7 @@ class Trainer:
         batch: an example of a batch: arrays by name. All batches have these shapes and dtypes.
         clip: the most that the norm of all gradients together may be.
         folder: where metrics and checkpoints go; without it there are none.
-        options: of `lambent.compile`.
+        options: of `lambent.compile`. The program is kept: an equal Trainer needs no search.
 
     Raises:
         ValueError, TypeError: what `grad`, `Optimizer.step` and `compile` refuse.
@@ -85,7 +85,7 @@ class Trainer:
         self._held: dict[str, Array] = arrays | optimizer.start(arrays)
         self._folder = None if folder is None else Path(folder)
         told = {n: cast(x, "float32") for n, x in metrics.items()}
-        self.program = compile(told | moved, donate={n: n for n in moved}, **options)
+        self.program = compiled(told | moved, donate={n: n for n in moved}, **options)
 
     @property
     def calls(self) -> int:

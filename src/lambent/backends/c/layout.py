@@ -86,7 +86,7 @@ class Layout:
     def axes(self, v: ir.Value) -> frozenset[int]:
         """The axes that a value depends on and that have more than one index in a tile."""
         if id(v) not in self._axes:
-            self._axes[id(v)] = (v, ir.axes_of(v) - self.unit)
+            self._axes[id(v)] = (v, ir.axes_of(v, map(self.axes, operands(v))) - self.unit)
         return self._axes[id(v)][1]
 
     # ---- places in memory ----

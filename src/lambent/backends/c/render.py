@@ -127,11 +127,12 @@ class Renderer:
         reading = [w for w in whole if let.name in {r.name for r in refs(w)}]
         if isinstance(let.value, ir.Dot):
             return s.value in reading and pays(self.out, let.value) and self._finishes(s, let.value)
-        plain = not isinstance(let.value, ir.Reduce) and len(list(ir.values(let.value))) < 64
-        ops = {v.op for v in ir.values(let.value) if isinstance(v, ir.Map)}
-        quick = ops.isdisjoint(SLOW.keys() - {"mod"})  # which takes a field of packed bits
+        inner = list(ir.values(let.value)) if reading else []
+        # mod takes a field of packed bits
+        quick = (SLOW.keys() - {"mod"}).isdisjoint(v.op for v in inner if isinstance(v, ir.Map))
         more = self.layout.indices({i for w in reading for i in axes(w) - axes(let.value)})
-        return plain and bool(reading) and more <= 1 + quick
+        once = not isinstance(let.value, ir.Reduce) and more <= 1 + quick
+        return once and 0 < len(inner) < 64
 
     def _statement(self, s: ir.Stmt) -> None:
         out, layout = self.out, self.layout

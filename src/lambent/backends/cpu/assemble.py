@@ -74,7 +74,6 @@ def _span(place: Place, b: Buffer) -> tuple[tuple[str, int], int, float]:
 
 def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
     """A program's library: equal kernels once, then `lambent_run`."""
-    known: dict[int, str] = {}  # program object → name: repeated segments share theirs
     names: dict[str, str] = {}  # rendered text under a common name → its own name
     parts = [prelude, RUNTIME]
 
@@ -88,8 +87,7 @@ def program_text(prelude: str, render: Render, assembly: Assembly) -> str:
 
     def call(step: Step, i: int) -> tuple[str, str]:
         """The arguments of a step's kernel, and the call of it."""
-        name = known.get(id(step.program)) or named(step.program)
-        known[id(step.program)] = name
+        name = named(step.program)
         places = ", ".join(_pointer(assembly.places[b]) for b in step.buffers)
         sizes = [assembly.symbols.index(s) for s in kernel_symbols(step.program.kernel)]
         arguments = (

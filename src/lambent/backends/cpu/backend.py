@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from lambent.backends.base import Assembly, BackendError, Calibration, Library, Outcome
@@ -44,6 +45,10 @@ class RenderC:
         Raises:
             ValueError: it cannot be rendered, or its tiles need more than `STACK` bytes.
         """
+        return self._rendered(program).replace(assemble.COMMON, name)
+
+    @lru_cache(512)  # noqa: B019  # a text is asked for up to three times
+    def _rendered(self, program: TileProgram, name: str = assemble.COMMON) -> str:
         if dict(program.schedule.options).get("library"):
             call = blas.product(program.kernel)
             if call is None:

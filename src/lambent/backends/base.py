@@ -65,7 +65,8 @@ class Calibration:
     levels:    (capacity in bytes, bytes a second) from the nearest cache to memory, all threads.
     launch:    seconds that a step of a program costs even when it does nothing.
     threads:   threads that the figures are for.
-    one:       the same figures for one thread: flops by dtype name, and "read" for memory.
+    one:       the same figures for one thread: flops by dtype name, "read" for memory, and "steps"
+               a second where a step of little work is not launched on all.
     held:      places of an axis for which a processor keeps what it has computed, where that is
                few; 0: as many as there are.
     """
@@ -77,6 +78,11 @@ class Calibration:
     launch: float
     one: dict[str, float] = field(default_factory=dict)
     held: int = 0
+
+    @property
+    def start(self) -> float:
+        """Seconds that a step takes at least when it does next to nothing."""
+        return 1 / self.one.get("steps", 1 / self.launch)
 
     def rate(self, dtype: DType) -> float:
         """Operations a second in a dtype; what is not calibrated goes by its size."""

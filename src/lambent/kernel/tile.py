@@ -234,9 +234,11 @@ def indices(node: Value | Stmt) -> tuple[Size, ...]:
 
 def values(value: Value) -> Iterator[Value]:
     """The value and everything below it, operands first (shared parts repeat)."""
-    for v in operands(value):
-        yield from values(v)
-    yield value
+    found, todo = list[Value](), [value]
+    while todo:
+        found.append(v := todo.pop())
+        todo += operands(v)
+    return reversed(found)
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:

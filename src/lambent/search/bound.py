@@ -30,7 +30,7 @@ from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.search.space import MATH, TRANSCENDENTAL, Prices
 
 FREE = frozenset(("in", "const", "inf", "nan", "val", "mask", "cast", "not"))  # cost nothing
-LAUNCH = 0.5  # the share of a calibrated launch that every kernel pays at least
+LAUNCH = 0.5  # the share of a calibrated start that every kernel pays at least
 SAMPLES = 64  # points an axis, where the share of a mask is counted
 
 
@@ -56,7 +56,7 @@ class Bounder:
             return 0.0
         terms = list(walk(*(o.term for o in kernel.outputs)))
         moved = self.calibration.byte_time(sum(self.footprint(kernel, terms)))
-        return max(sum(s for _, s in self.work(terms)), moved) + LAUNCH * self.calibration.launch
+        return max(sum(s for _, s in self.work(terms)), moved) + LAUNCH * self.calibration.start
 
     def volume(self, axes: Iterable[int]) -> float:
         return float(math.prod(self.size(a) for a in axes))

@@ -175,11 +175,6 @@ class Region:
     def cost(self) -> float:
         return math.inf if self.best is None else self.best.cost
 
-    @property
-    def promise(self) -> float:
-        """Seconds of a run that better kernels may still win; most where none is whole."""
-        return self.work.count * (self.cost - self.lower)
-
     def estimates(self, late: bool = False) -> list[float]:
         """What kernels are likely to take: the model, times how far it was off by the median.
 
@@ -287,7 +282,9 @@ class _Driver:
                 missing = [r for r in todo if not r.whole]
                 if not missing and self.bench.clock.elapsed() >= budget - self.building():
                     break
-                self.step(max(todo, key=lambda r: r.promise), budget, stop_gap)
+                # where better kernels may still win the most seconds of a run
+                most = max(todo, key=lambda r: r.work.count * (r.cost - r.lower))
+                self.step(most, budget, stop_gap)
                 tell(self.progress())
         except KeyboardInterrupt:
             if any(r.best is None for r in self.regions):

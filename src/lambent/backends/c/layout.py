@@ -234,10 +234,10 @@ def _nodes(body: Iterable[ir.Stmt]) -> Iterator[ir.Stmt | ir.Value]:
 
 def elementwise(value: ir.Value) -> Iterator[ir.Value]:
     """The value and the parts of it that are read element by element: not below a Reduce or Dot."""
-    yield value
-    if isinstance(value, ir.Map):
-        for v in value.args:
-            yield from elementwise(v)
+    todo = [value]
+    for v in todo:
+        yield v
+        todo += v.args if isinstance(v, ir.Map) else ()
 
 
 def refs(value: ir.Value) -> list[ir.Ref]:

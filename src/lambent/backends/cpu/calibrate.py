@@ -62,7 +62,7 @@ int64_t lambent_timed(int kind, void *base, int64_t bytes, int64_t rounds, int s
   job j = {base, bytes, rounds};
   int64_t start = lp_now();
   for (int i = 0; i < steps; i++)
-    if (kind && threads == 1) kinds[kind](&j, 0);
+    if (threads == 1) kinds[kind](&j, 0);
     else lp_parallel(threads, threads, kinds[kind], &j);
   return lp_now() - start;
 }
@@ -121,8 +121,8 @@ def measure_device(key: str) -> Calibration:
         for wide, names, factor in _NARROW:
             rates |= dict.fromkeys(names, rates[wide] * factor)
     levels, one["read"] = _levels(best, cpu, threads)
-    launch = best(_NOTHING, scratch, 0, 0, _STEPS, threads) / _STEPS
-    return Calibration(key, threads, flops, levels, launch, one)
+    launch, alone = (best(_NOTHING, scratch, 0, 0, _STEPS, n) / _STEPS for n in (threads, 1))
+    return Calibration(key, threads, flops, levels, launch, one | {"steps": 1 / alone})
 
 
 def _timer(cpu: features.Cpu) -> Callable[..., float]:

@@ -12,12 +12,14 @@ from lambent.algebra.egraph import saturate
 from lambent.algebra.segments import cut
 from lambent.backends.base import Backend, get
 from lambent.backends.cache import cache_dir
+from lambent.backends.measuring.operands import draw, spec
+from lambent.backends.measuring.turns import alternate
 from lambent.explain.report import Tell, recorder, report
 from lambent.graph.dim import Size
 from lambent.graph.node import Node
 from lambent.request import Donated, Outputs, asked
 from lambent.runtime.build import build
-from lambent.runtime.finish import plan_of, time_whole, variants
+from lambent.runtime.finish import plan_of, variants
 from lambent.runtime.program import Program
 from lambent.search.database import Database
 from lambent.search.driver import Work, remembered, search
@@ -104,7 +106,10 @@ def _compiled(
     programs = [finish(plans[0])]
     if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
         programs += map(finish, plans[1:])
-    times = time_whole(programs, plans[0], hints, min(1.0, budget * FINISH / 4))
+    numbered = enumerate(plans[0].inputs)
+    arrays = {name: draw(spec(plans[0].buffers[name], hints), i) for i, name in numbered}
+    runs = {str(i): partial(one, **arrays) for i, one in enumerate(programs)}
+    times = [*alternate(runs, min(1.0, budget * FINISH / 4), (2, 10)).values()]
     best = cheapest(times, [p.arena_bytes() for p in programs], thrift)
     chosen, program = options[best], programs[best]
     done = max(effort, budget * (not found.interrupted))

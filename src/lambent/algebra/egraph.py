@@ -65,12 +65,14 @@ class ENode:
 
 @dataclass(frozen=True, slots=True)
 class EClass:
-    """Equal values: `nodes[0]` is the smallest. `weights_only`: known once the weights are."""
+    """Equal values: `nodes[0]` is the smallest. `weights_only`: known once the weights are;
+    `finite`: nowhere infinite or NaN, inputs being taken for finite."""
 
     nodes: tuple[ENode, ...]
     free: frozenset[int]
     dtype: DType
     weights_only: bool
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     tables, number = session.egraph.freeze().functions, session.egraph.value_to_i64
     depends = {r.inputs[0]: number(r.output) for r in tables["free"].rows}
     dtype = {r.inputs[0]: _DTYPE[number(r.output)] for r in tables["dt"].rows}
+    finite = {r.inputs[0] for r in tables["fin"].rows}
     members = _ranked(_rows(session, tables, depends, dtype))
     tops = [tables[f"$root{i}"].rows[0].output for i in range(len(translation.roots))]
     needed = set(postorder(tops, lambda c: (k for n in members[c] for k in n.kids)))
@@ -194,7 +197,7 @@ def read(session: Session, start: float = 0.0) -> Saturated:
         if isinstance(ref, ClassRef):
             nodes = tuple(dict.fromkeys(_node(n, meaning) for n in members[c]))
             fixed = not depends[c] & VARIES
-            classes[ref.id] = EClass(nodes, _axes(depends[c]), dtype[c], fixed)
+            classes[ref.id] = EClass(nodes, _axes(depends[c]), dtype[c], fixed, c in finite)
 
     roots = []
     for root, c in zip(translation.roots, tops, strict=True):

@@ -38,12 +38,16 @@ REDUCTIONS = ("sum", "max", "fold", "part")
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A row-major array in memory. `weight` marks one whose contents are fixed at load."""
+    """A row-major array in memory. `weight` marks one whose contents are fixed at load.
+
+    finite: no element is infinite or NaN, inputs being taken for finite.
+    """
 
     name: str
     dtype: DType
     shape: tuple[Size, ...]
     weight: bool = False
+    finite: bool = True
 
     @property
     def bytes(self) -> int:

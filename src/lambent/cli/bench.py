@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from lambent.backends.measuring.turns import alternate
 from lambent.cli import cuda_suite
 from lambent.cli.cuda_rows import CUDA
 from lambent.cli.cuda_works import Work
@@ -24,7 +25,6 @@ from lambent.cli.output import console, number, print_json, say, size, table
 from lambent.cli.peers import PEERS, Peer, make_peers, to_numpy
 from lambent.cli.progress import compile_graph
 from lambent.cli.suite import CPU, Row
-from lambent.cli.timing import alternate
 
 SUITES: dict[str, tuple[Row, ...]] = {"cpu": CPU, "cuda": CUDA}
 SECONDS = 4.0

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
+from lambent.backends.measuring.turns import alternate
 from lambent.cli.bench import Settings
 from lambent.cli.errors import choose, need
 from lambent.cli.output import console, number, print_json, say, table
-from lambent.cli.timing import alternate
 
 if TYPE_CHECKING:
     from lambent.frontends.language import LanguageModel

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import typer
 
+from lambent.backends.measuring.turns import alternate
 from lambent.cli.errors import UserError, choose, need
 from lambent.cli.examples import Array, Arrays
 from lambent.cli.output import console, number, print_json, say, size, table
 from lambent.cli.progress import compile_graph
-from lambent.cli.timing import alternate
 
 SECONDS = 4.0
 """How long a program and its peer are timed."""

@@ -44,12 +44,13 @@ class Goal:
     output: Output | None = None
     exact: bool = False  # NaN wins the maximum of a fold or part
 
-    def needs(self, terms: Terms) -> frozenset[Literal]:
-        """Conditions without any of which nothing is contributed."""
+    def needs(self, terms: Terms, finite: frozenset[str]) -> frozenset[Literal]:
+        """Conditions without any of which nothing is contributed; `finite` are buffers."""
         if self.output is not None:
             return updates(terms, replace(self.output, term=self.terms[0]))
         exact = self.kind == "max" or (self.kind == "fold" and self.exact)
-        void = zero if self.kind == "sum" else partial(least, exact=exact)
+        added = partial(zero, finite=finite)
+        void = added if self.kind == "sum" else partial(least, exact=exact)
         return needed(terms, self.terms[0], void)
 
 
@@ -69,6 +70,7 @@ class _Lowering:
         order = [a for o in kernel.outputs for i in o.index for a in sorted(axes_in(i))]
         rank = {a: n for n, a in enumerate(dict.fromkeys([*order, *sorted(axes)]))}
         self.values = Values(axes, frozenset(looped), rank)
+        self.finite = frozenset(b.name for b in kernel.inputs if b.finite)
 
     # ---- blocks ------------------------------------------------------------------------------
 
@@ -83,7 +85,7 @@ class _Lowering:
             self.reductions(scope, [t for g in goals for t in g.terms], deeper)
             self.name_shared(scope, here, _terms(deeper))
         for i, inside in deeper.items():
-            needs = frozenset.intersection(*(g.needs(self.terms) for g in inside))
+            needs = frozenset.intersection(*(g.needs(self.terms, self.finite) for g in inside))
             for piece in ranges(i, needs, self.axes, scope.open, inside[-1].output, self.single):
                 child = scope.child(i)
                 assumed = assuming(self.terms, piece.known)

@@ -81,7 +81,9 @@ def packing(b: Buffer, dim: int, width: int) -> Kernel:
     index.insert(dim, axis(0) * width + axis(len(shape) - 1))
     places = tuple(axis(i) for i in range(len(shape)))
     output = Output(
-        Buffer("panels", b.dtype, shape, True), places, Terms().load(b.name, index, b.dtype)
+        Buffer("panels", b.dtype, shape, True, b.finite),
+        places,
+        Terms().load(b.name, index, b.dtype),
     )
     return Kernel((output,), (b,), dict(enumerate(shape)))
 

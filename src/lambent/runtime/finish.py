@@ -1,22 +1,18 @@
-"""From the search's choices to a plan, segment by segment; and whole programs timed in turns."""
+"""From the search's choices to a plan, segment by segment; and to others that may be as good."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from lambent.algebra.segments import Instance
 from lambent.backends.base import Step
-from lambent.backends.measuring.operands import draw, spec
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer, Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.panels import packing
 from lambent.kernel.tile import Schedule, TileProgram
 from lambent.runtime.plan import Plan
-from lambent.runtime.program import Program
 from lambent.search.driver import Choice, Found
 
 NEAR = 1.1  # covers whose sums differ by less are told apart only by running them
@@ -94,20 +90,3 @@ def variants(found: Found, keys: Sequence[str], most: int = 3) -> list[dict[str,
     ]
     others.sort(key=lambda choices: sum(c.seconds for c in choices.values()))
     return [first, *others[: most - 1]]
-
-
-def time_whole(
-    programs: Sequence[Program], plan: Plan, symbols: Mapping[str, int], seconds: float
-) -> list[float]:
-    """Median seconds of a run of each program, taken in turns on the same random inputs."""
-    arrays = {
-        name: draw(spec(plan.buffers[name], symbols), i) for i, name in enumerate(plan.inputs)
-    }
-    times: list[list[float]] = [[] for _ in programs]
-    start = time.monotonic()
-    while len(times[0]) < 4 or (time.monotonic() - start < seconds and len(times[0]) < 40):
-        for program, found in zip(programs, times, strict=True):
-            begin = time.perf_counter()
-            program(**arrays)
-            found.append(time.perf_counter() - begin)
-    return [statistics.median(found[1:]) for found in times]

@@ -67,7 +67,7 @@ def canonical(kernel: Kernel) -> Canonical:
         return sorted(axes[a] for a in some)
 
     lines = [sizes(kernel.extents[a] for a in axes)]
-    lines += [f"{b.dtype.name}{sizes(b.shape)}{' of weights' * b.weight}" for b in buffers]
+    lines += [f"{b.dtype.name}{sizes(b.shape)} {b.weight} {b.finite}" for b in buffers]
     for t in order:
         args = names[t.args[0]] if t.op == "in" else numbers(t.axes) or t.args
         kids = [number[k] for k in t.kids]

@@ -112,7 +112,7 @@ class _Search:
         self.alone, self.repeats = cache(self._alone), cache(space.repeats)
         self.shared = cache(self._shared)
         self.leaf_costs = cache(self._leaf_costs)
-        self.needed = cache(self._needed)
+        self.making = cache(self._making)
 
     # ---- costs ----
 
@@ -139,30 +139,20 @@ class _Search:
     def _leaf_costs(self, leaves: int) -> tuple[float, float]:
         """Seconds to read leaves, and to make them."""
         names = [self.leaf_names[i] for i in bits(leaves)]
+        needed = reduce(int.__or__, (self.making(n)[0] for n in names), 0)
         read = sum(self.size[n] for n in names) * self.space.prices.byte
-        needed = 0
-        for n in names:
-            needed |= self.needed(n)
-        return read, sum(self.to_make(self.leaf_names[i]) for i in bits(needed))
+        return read, sum(self.making(self.leaf_names[i])[1] for i in bits(needed))
 
-    def _needed(self, name: str) -> int:
-        """The stored values that minimal bodies make on the way to one, itself included."""
+    def _making(self, name: str) -> tuple[int, float]:
+        """What is made on the way to a stored value, itself included, and its own seconds: those of
+        the body that is cut at every other."""
         if name not in self.space.by_name:
-            return 0
-        needed = self.leaf_bit[name]
-        for i in bits(self.minimal(name).leaves):
-            needed |= self.needed(self.leaf_names[i])
-        return needed
-
-    def minimal(self, name: str) -> Body:
-        """The body of a stored value that is cut at every other."""
-        c = self.space.stored[self.space.by_name[name]].cls
-        return next(b for b in self.table[c].values() if b.basic)
-
-    def to_make(self, name: str) -> float:
-        """Seconds to make a stored value of those before it."""
-        prices = self.space.prices
-        return self.minimal(name).work + self.size[name] * prices.byte + prices.launch
+            return 0, 0.0
+        stored, prices = self.space.stored[self.space.by_name[name]], self.space.prices
+        body = next(b for b in self.table[stored.cls].values() if b.basic)
+        before = (self.making(self.leaf_names[i])[0] for i in bits(body.leaves))
+        needed = reduce(int.__or__, before, self.leaf_bit[name])
+        return needed, body.work + self.size[name] * prices.byte + prices.launch
 
     def rank(self, leaves: int, work: float) -> float:
         """Optimistic seconds of a kernel and of what makes its leaves."""
@@ -332,6 +322,16 @@ class _Search:
                 return self.settled(whole)
         return body
 
+    def apart(self, body: Body) -> Body:
+        """The body with each value loaded that is dearer to make than to store, where a kernel has
+        few values at hand: what such a loop is made of is made again in the loop that uses it."""
+        prices = self.space.prices
+        for b in _below(body)[1:] if prices.device and prices.device.held else ():
+            store = prices.launch + 2 * self.space.bytes(b.cls) * prices.byte
+            if b.alt and b.cls in self.loads and store < b.work:
+                return self.apart(self.replaced(body, b, self.loads[b.cls], {}))
+        return body
+
     def beside(self, c: int, alt: Alt, others: int) -> Body | None:
         """The least that an operand of a reduction takes beside other parts."""
         made = self.table[c].values() if alt.op in REDUCTIONS else ()
@@ -442,8 +442,9 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
         ]
         if space.item[stored.cls] != root:  # another buffer of the class: copying is one more
             bodies.append(search.loads[stored.cls])
-        settled = [replace(search.settled(b), basic=False) for b in bodies]
-        bodies += [s for s, b in zip(settled, bodies, strict=True) if s.uid != b.uid]
+        others = [f(b) for f in (search.settled, search.apart) for b in bodies]
+        known = {b.uid for b in bodies}
+        bodies += {b.uid: replace(b, basic=False) for b in others if b.uid not in known}.values()
         for body in bodies:
             kernel = builder.kernel(stored, body)
             if kernel is not None:

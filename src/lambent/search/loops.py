@@ -58,7 +58,7 @@ def _groups(found: Sequence[Candidate], bounder: Bounder) -> Iterator[_Group]:
     for _ in range(1, MOST):
         larger: dict[tuple[int, ...], list[_Group]] = {}
         for one, g in itertools.product(able, groups):
-            if _may_share(one, g):
+            if _may_share(one, g, bounder.calibration.held > 0):
                 new = _joined(one, g)
                 if _gains(new, one, g, ways):
                     larger.setdefault(new.roots, []).append(new)
@@ -87,9 +87,14 @@ def _grows(kernel: Kernel) -> bool:
     return kernel.weights_only or kernel.outputs[0].buffer.bytes > read
 
 
-def _may_share(one: _Group, g: _Group) -> bool:
+def _may_share(one: _Group, g: _Group, few: bool) -> bool:
     """Whether a kernel may join others, which are made of greater values alone, and share a loop:
-    over an axis of what costs most of what they have in common."""
+    over an axis of what costs most of what they have in common.
+
+    few: a task holds few sums; so none has all of a result over an axis that others lack.
+    """
+    if few and not all(k <= one.keeps[0] or one.keeps[0] <= k for k in g.keeps):
+        return False
     if one.roots[0] <= g.roots[-1] or one.roots[0] >= min(one.leaves | g.leaves, default=math.inf):
         return False
     if not (g.reads <= one.reads or one.reads <= g.reads):

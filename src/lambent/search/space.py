@@ -381,7 +381,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     for r in source.roots:
         space.by_name[r.name] = len(space.stored)
         space.item.setdefault(r.cls, len(space.stored))
-        buffer = Buffer(r.name, r.dtype, r.shape)
+        buffer = Buffer(r.name, r.dtype, r.shape, finite=source.classes[r.cls].finite)
         space.stored.append(Stored(r.cls, buffer, r.index, r.output))
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
@@ -492,7 +492,8 @@ def _store(space: Space, c: int, wanted: Collection[int]) -> None:
             shape, index = [*shape, 1], [*index, 0]
         extent = space.extent(part)
         shape[-1], index[-1] = shape[-1] * extent, index[-1] * extent + part
-    buffer = Buffer(name, dtype, tuple(shape), space.weights(c))
+    finite = space.source.classes[c].finite
+    buffer = Buffer(name, dtype, tuple(shape), space.weights(c), finite)
     space.item[c] = space.by_name[name] = len(space.stored)
     space.stored.append(Stored(c, buffer, tuple(index), sums=sums))
 

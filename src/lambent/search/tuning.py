@@ -167,8 +167,7 @@ class Bench:
         if form.text not in self.tuned:
             outcomes = self.db.get(form.text, sizes_text(self.symbols))
             served, random = self.db.like(form.kind), Random(self.seed)
-            new = Tuned(form, outcomes, random, self.backend, served)
-            self.tuned[form.text] = new
+            self.tuned[form.text] = Tuned(form, outcomes, random, self.backend, served)
         return self.tuned[form.text]
 
     def learn(self) -> None:

@@ -18,7 +18,14 @@ import handmade as h
 from lambent.algebra.term import Term
 from lambent.backends.cpu.backend import CpuBackend
 from lambent.backends.measuring import verify
-from lambent.backends.measuring.operands import Spec, draw, index_limits, input_specs
+from lambent.backends.measuring.operands import (
+    PERIOD,
+    Spec,
+    draw,
+    drawn,
+    index_limits,
+    input_specs,
+)
 from lambent.backends.measuring.process import Lost, Refused, WorkerProcess
 from lambent.graph.dim import Dim, axis, value
 from lambent.graph.dtypes import bfloat16, bool_, float32, float64, int32, int64
@@ -191,6 +198,26 @@ def test_operands_are_valid_and_equal_everywhere() -> None:
     assert (draw(Spec("float32", (9, 9)), 5) != draw(Spec("float32", (9, 9)), 6)).any()
     assert draw(Spec("float32", (0, 5)), 0).shape == (0, 5)
     assert (draw(Spec("float32", (99,)), 0, "positive") > 0).all()
+
+
+def test_an_operand_is_read_as_if_it_were_all_there() -> None:
+    one = Spec("bfloat16", (3, 2 * PERIOD, 5))
+    places = np.array([0, 2]), np.array([PERIOD + 7, 2 * PERIOD - 1]), np.array([4, 0])
+    found = drawn(one, 2)
+    assert found.shape == one.shape and found.values.size == PERIOD
+    flat = (places[0] * one.shape[1] + places[1]) * 5 + places[2]
+    np.testing.assert_array_equal(found[places], found.values[flat % PERIOD])
+    small = Spec("float32", (4, 6))
+    assert (drawn(small, 1)[tuple(np.indices((4, 6)))] == draw(small, 1)).all()
+
+
+def test_quotients_by_sums_are_verified_where_no_sum_is_nearly_nothing() -> None:
+    """Else one row is so large that an error in any other is none."""
+    x = h.terms.load("x", (axis(0), axis(1)), bfloat16)
+    share = h.terms.unary("recip", h.terms.reduce("sum", {1}, x))
+    y = Output(Buffer("y", bfloat16, (300,)), (axis(0),), share)
+    kernel = Kernel((y,), (Buffer("x", bfloat16, (300, 64)),), {0: 300, 1: 64})
+    assert verify.expect(kernel, {}).mode == "positive"
 
 
 @pytest.mark.parametrize("op", ["log2", "sqrt"])

@@ -158,11 +158,13 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
             tiles[i] = s.most[i] if whole else 64
         else:
             tiles[i] = min(wish.get(role, FIRST.get(role, 1)), pow2(s.most[i]))
-    _share(s, tiles, ("rows",), wish.get("rows", 128))
-    _share(s, tiles, ("columns",), wish.get("columns", 128))
-    _share(s, tiles, ("contracted",), 256 if _folded(s) else wish.get("contracted", 64))
-    _share(s, tiles, ("lane",), 1024)
-    _share(s, tiles, ("reduced",), 16384)
+    deep = 256 if _folded(s) else wish.get("contracted", 64)
+    _share(s, tiles, s.of("rows"), wish.get("rows", 128))
+    _share(s, tiles, s.of("columns"), wish.get("columns", 128))
+    for together in dict.fromkeys(t.axes for t in s.terms):
+        _share(s, tiles, [i for i in s.of("contracted") if i in together], deep)
+    _share(s, tiles, s.of("lane"), 1024)
+    _share(s, tiles, s.of("reduced"), 16384)
     for i in s.of("row")[:1] if s.of("lane") and not s.contracts else ():
         tiles[i] = min(pow2(s.most[i]), max(tiles[i], FILLED // _covered(s, tiles, "lane")))
     for twin, i in s.twins.items():  # one tile serves both names
@@ -236,9 +238,9 @@ def _covered(s: Structure, tiles: dict[int, int], role: str) -> int:
     return math.prod(min(tiles[i], s.sizes[i]) for i in s.of(role))
 
 
-def _share(s: Structure, tiles: dict[int, int], roles: tuple[str, ...], total: int) -> None:
-    """Cut the tiles of these roles so that their product is about `total`, the outer ones first."""
-    for i in s.of(*roles):
+def _share(s: Structure, tiles: dict[int, int], axes: Iterable[int], total: int) -> None:
+    """Cut the tiles of these axes so that their product is about `total`, the outer ones first."""
+    for i in axes:
         tiles[i] = max(1, min(tiles[i], pow2(total + 1) // 2 if total > 1 else 1))
         total = max(1, total // pow2(min(s.sizes[i], tiles[i])))
 

@@ -79,13 +79,39 @@ def index_limits(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, int]:
     return limits
 
 
-def draw(spec: Spec, number: int, mode: str = "signed") -> Array:
-    """The values of operand `number`; equal arguments give equal arrays in every process."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The values of an operand, which repeat themselves, to be read like an array of a shape.
+
+    Some operands are gigabytes; of those a verification reads a few rows.
+    """
+
+    values: Array
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, places: tuple[Array, ...]) -> Array:
+        flat: Any = 0
+        for place, length in zip(places, self.shape, strict=True):
+            flat = flat * length + np.asarray(place, np.int64)
+        return np.asarray(self.values[flat % len(self.values)])
+
+
+def drawn(spec: Spec, number: int, mode: str = "signed") -> Drawn:
+    """Operand `number`; equal arguments give equal values in every process."""
     count, dtype = math.prod(spec.shape), DTYPES[spec.dtype]
     random = np.random.default_rng(number)
     n = min(count, PERIOD)
     values = _floats(random, n, mode) if dtype.is_float else _integers(random, n, spec, dtype)
-    return np.resize(values.astype(dtype.numpy), spec.shape)
+    return Drawn(values.astype(dtype.numpy), spec.shape)
+
+
+def draw(spec: Spec, number: int, mode: str = "signed") -> Array:
+    """The same as an array."""
+    return np.resize(drawn(spec, number, mode).values, spec.shape)
 
 
 def _floats(random: np.random.Generator, n: int, mode: str) -> Array:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from lambent.algebra.term import walk
+from lambent.algebra.term import REDUCTIONS, walk
 from lambent.backends.base import Outcome, kernel_symbols
-from lambent.backends.measuring.operands import MODES, draw, input_specs, shape_of, symbol_value
+from lambent.backends.measuring.operands import MODES, drawn, input_specs, shape_of, symbol_value
 from lambent.backends.reference.kernel import evaluate, sample_axes
 from lambent.graph.dim import axes_in, symbol_range, symbols_in
 from lambent.graph.dim import evaluate as number
+from lambent.graph.dtypes import DTYPES
 from lambent.graph.prove import bounds, facts
 from lambent.kernel.kernel import Kernel, Output
 
 Array = np.ndarray[Any, Any]
 BUDGET = 1e6  # scalar operations of the reference for a kernel
 _NUDGE = 32  # errors allowed of the size that rounding the operands alone makes
+SURE = 0.1  # an error that is due to the operands as they were drawn, beyond which others are
+EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,42 +40,50 @@ class Expected:
 
 
 def expect(kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET) -> Expected:
-    """Values to verify with, under the first way of drawing operands that keeps them finite.
+    """Values to verify with, under the first way of drawing operands that keeps them finite and
+    well conditioned: a quotient by a sum that is nearly 0 says nothing of all others.
 
     Args:
         budget: scalar operations that computing them may take.
     """
-    specs = input_specs(kernel, symbols)
+    named = list(zip(kernel.inputs, input_specs(kernel, symbols), strict=True))
     sample = sample_axes(kernel, symbols, budget=budget)
     places = tuple(_flat(o, symbols, sample) for o in kernel.outputs)
     best: Expected | None = None
-    fewest = math.inf
+    least = math.inf, math.inf
     for mode in MODES:
-        drawn = [draw(s, i, mode) for i, s in enumerate(specs)]
-        buffers = {b.name: x for b, x in zip(kernel.inputs, drawn, strict=True)}
+        buffers = {b.name: drawn(s, i, mode) for i, (b, s) in enumerate(named)}
         values = tuple(x.reshape(-1) for x in evaluate(kernel, buffers, symbols, sample))
         bad = sum(map(_unusable, kernel.outputs, values))
-        if bad < fewest:
-            nudged = {name: _nudge(x) for name, x in buffers.items()}
+        if bad <= least[0]:
+            nudged = {n: replace(x, values=_nudge(x.values, kernel)) for n, x in buffers.items()}
             moved = evaluate(kernel, nudged, symbols, sample)
             slack = tuple(
-                _NUDGE * _error(m.reshape(-1), v) if o.buffer.dtype.is_float else 0.0
+                _error(m.reshape(-1), v) if o.buffer.dtype.is_float else 0.0
                 for o, m, v in zip(kernel.outputs, moved, values, strict=True)
             )
             slack = tuple(s if math.isfinite(s) else 0.0 for s in slack)
-            best, fewest = Expected(mode, places, values, slack), bad
-        if not bad:
+            if (bad, max(slack, default=0.0)) < least:
+                least = bad, max(slack, default=0.0)
+                best = Expected(mode, places, values, slack)
+        if least[0] == 0 and least[1] < SURE:
             break
     assert best is not None
     return best
 
 
-def _nudge(x: Array) -> Array:
-    """Float operands moved by half a float32 rounding (of a float64: by half of its own)."""
-    if x.dtype.kind != "f":  # ml_dtypes' bfloat16 is of kind V: narrow floats are exact in float32
+def _nudge(x: Array, kernel: Kernel) -> Array:
+    """Float operands moved by as many half roundings as are allowed for: of float32 (of a float64:
+    of its own). Narrow floats are exact in that; but where such are multiplied and summed, the
+    operands of matrix units are rounded to them: there by half a rounding of theirs."""
+    if not DTYPES[x.dtype.name].is_float:
+        return x
+    narrow = x.dtype.itemsize < 4
+    sums = (t for o in kernel.outputs for t in walk(o.term) if t.op in REDUCTIONS and t.op != "max")
+    if narrow and not any(t.dtype.name == x.dtype.name for t in sums):
         return x
     signs = np.where(np.random.default_rng(x.size).random(x.shape) < 0.5, -1.0, 1.0)
-    eps = 2.0**-53 if x.dtype.itemsize == 8 else 2.0**-24
+    eps = EPS[x.dtype.name] / 2 if narrow else _NUDGE * EPS[x.dtype.name]
     return np.asarray(x.astype(np.float64) * (1 + eps * signs))
 
 
@@ -114,13 +125,12 @@ def _unusable(output: Output, values: Array) -> int:
 
 def tolerance(kernel: Kernel, dtype: str) -> float:
     """Allowed error, relative to the output's scale: by storage, casts and reduction lengths."""
-    eps = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-    widest, terms = eps[dtype], list(walk(*(o.term for o in kernel.outputs)))
+    widest, terms = EPS[dtype], list(walk(*(o.term for o in kernel.outputs)))
     for term in terms:
         if term.op == "cast" and term.dtype.is_float:
-            widest = max(widest, eps[term.dtype.name])
+            widest = max(widest, EPS[term.dtype.name])
     exact = all(t.dtype.name == "float64" or not t.dtype.is_float for t in terms)
-    compute = eps["float64" if exact and dtype == "float64" else "float32"]
+    compute = EPS["float64" if exact and dtype == "float64" else "float32"]
     longest = max([1, *(_length(kernel, t.axes) for t in terms)])
     return 2 * widest + compute * (256 + 8 * math.sqrt(longest))
 

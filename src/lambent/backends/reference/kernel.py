@@ -18,6 +18,7 @@ from lambent.backends.reference.tile import (
     FUNCTIONS,
     Array,
     NDArray,
+    Readable,
     converted,
     dot,
     gather,
@@ -41,7 +42,7 @@ class _Evaluator:
     def __init__(
         self,
         kernel: Kernel,
-        buffers: Mapping[str, NDArray],
+        buffers: Mapping[str, Readable],
         symbols: Mapping[str, int],
         sample: Sample,
     ) -> None:
@@ -139,7 +140,7 @@ class _Evaluator:
 
 def evaluate(
     kernel: Kernel,
-    buffers: Mapping[str, NDArray],
+    buffers: Mapping[str, Readable],
     symbols: Mapping[str, int] | None = None,
     sample: Sample | None = None,
 ) -> list[NDArray]:

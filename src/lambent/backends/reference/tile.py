@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -71,7 +71,19 @@ def converted(x: NDArray, dtype: DType) -> NDArray:
     return x.astype(dtype.numpy).astype(dtype.compute.numpy)
 
 
-def gather(array: NDArray, index: tuple[Array, ...], dtype: DType) -> Array:
+class Readable(Protocol):
+    """An array, or what reads like one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def __getitem__(self, places: Any) -> Any: ...
+
+
+def gather(array: Readable, index: tuple[Array, ...], dtype: DType) -> Array:
     """array[index], each index clamped into its dim; 0 where the array has no elements."""
     axes, parts = together(index)
     if not array.size:

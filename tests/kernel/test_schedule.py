@@ -56,7 +56,22 @@ def test_large_buffers_are_read_ahead_and_written_past_the_caches() -> None:
         b.out("Y", b.mul(b.load("X", i, j), total), i, j)
         return dict(default_schedule(b.kernel()).options)
 
-    assert options(4096) == {"ahead": 1, "stream": 1} and options(64) == {}
+    assert options(4096) == {"ahead": 1, "stream": 1}
+    assert options(64) == {"ahead": 1} and options(4) == {}
+
+
+def test_a_short_sum_over_what_is_stored_leaves_results_in_parts() -> None:
+    """z + (w·x) Σ z²: each task sums up z, where the product's sums are longer."""
+
+    def rows(k: int) -> int:
+        b = Build()
+        i, lane, j = b.axes(36, 16, k)
+        product = b.sum(j, b.mul(b.load("x", j), b.load("w", i, j, lane)))
+        z = b.load("z", i, lane)
+        b.out("y", b.add(z, b.mul(product, b.sum((i, lane), b.mul(z, z)))), i, lane)
+        return dict(default_schedule(b.kernel()).tiles)[i]
+
+    assert rows(1024) == 5 and rows(64) == 36
 
 
 def test_roles_are_structural() -> None:

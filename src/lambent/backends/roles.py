@@ -70,6 +70,14 @@ class Structure:
         for i in sorted(i for i in every if self.most[i] > 1):
             own = {mark for mark, axes in marks if i in axes}
             self.roles[i] = next(role for role, needed in ROLES if needed <= own)
+        self.apart = self.shorter()
+
+    def shorter(self) -> list[int]:
+        """Axes of a sum over results' axes that is short beside other sums: what each task may do
+        anew, where results are not cut for its sake else."""
+        twins = [i for i in self.of("reduced") if i in self.twins]
+        others = math.prod(self.sizes[i] for i in self.of("reduced") if i not in twins)
+        return twins if others > math.prod(self.sizes[i] for i in twins) else []
 
     def contiguous(self) -> frozenset[int]:
         """Axes along which an output or an input lies contiguously, small buffers aside."""

@@ -225,7 +225,9 @@ def search(
     """
     rates = backend.calibrate()
     model = partial(backend.likely, rates=rates)
-    bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model)
+    read = sum(w.count * sum(b.bytes for b in w.saturated.buffers.values()) for w in works)
+    cold = " cold" * any(size < read for size, _ in rates.levels[-2:-1])  # than all caches hold
+    bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model, cold)
     driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
     if known is None or not driver.recall(known):
         driver.run(budget, stop_gap, progress or (lambda state: None))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any
 
@@ -146,6 +146,7 @@ Job = tuple[Tuned, str]  # a kernel, and a schedule to try
 class Bench:
     """Where kernels are measured. `backend` is a `base.Backend`; `model` orders what is tried.
 
+    cold: " cold" where what kernels read is in no cache when they start, beside the sizes.
     rejected: how many schedules were not used, by reason; the last message of each.
     """
 
@@ -155,6 +156,7 @@ class Bench:
     clock: Clock
     seed: int
     model: Callable[[TileProgram], float]
+    cold: str = ""
     tuned: dict[str, Tuned] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
@@ -165,7 +167,7 @@ class Bench:
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
         if form.text not in self.tuned:
-            outcomes = self.db.get(form.text, sizes_text(self.symbols))
+            outcomes = self.db.get(form.text, sizes_text(self.symbols) + self.cold)
             served, random = self.db.like(form.kind), Random(self.seed)
             self.tuned[form.text] = Tuned(form, outcomes, random, self.backend, served)
         return self.tuned[form.text]
@@ -176,9 +178,8 @@ class Bench:
             best = tuned.best(library=False)
             if tuned.fresh and best and tuned.likely:
                 served = text(unsized(read_schedule(best[1]), tuned.form.kernel))
-                self.db.put_like(
-                    tuned.form.kind, Like(served, tuned.like.ratio * best[0] / tuned.likely)
-                )
+                like = Like(served, tuned.like.ratio * best[0] / tuned.likely)
+                self.db.put_like(tuned.form.kind, like)
 
     def program(self, tuned: Tuned, schedule: str) -> TileProgram:
         """The kernel under a schedule.
@@ -251,14 +252,13 @@ class Bench:
 
     def _time(self, batch: list[Job], library: Any, limit: float) -> None:
         """Verify all; time once; time those near the best of their kernel again, in turn."""
+        measure = partial(self.backend.measure, library, self.symbols, cold=bool(self.cold))
         with self.clock.phase("verify"):
-            outcomes = self.backend.measure(library, self.symbols, repeats=0, limit=10.0)
+            outcomes = measure(repeats=0, limit=10.0)
         for repeats in (1, REPEATS):
             near = _near(batch, outcomes)
             with self.clock.phase("measure"):
-                timed = self.backend.measure(
-                    library, self.symbols, repeats=repeats, limit=limit, only=near
-                )
+                timed = measure(repeats=repeats, limit=limit, only=near)
             for i in near:
                 outcomes[i] = timed[i]
         for (tuned, schedule), outcome in zip(batch, outcomes, strict=True):
@@ -272,7 +272,7 @@ class Bench:
             self.messages[outcome.status] = outcome.message
         elif outcome.spread:
             self.noise.append(outcome.spread)
-        self.db.put(tuned.form.text, sizes_text(self.symbols), {schedule: outcome})
+        self.db.put(tuned.form.text, sizes_text(self.symbols) + self.cold, {schedule: outcome})
 
 
 def _near(batch: Sequence[Job], outcomes: Sequence[Outcome]) -> list[int]:

@@ -559,6 +559,15 @@ def test_past_the_caches_and_ahead_of_the_next_task_the_same_is_computed(run: Li
             np.testing.assert_array_equal(x, y, err_msg=f"{name} at {n}")
 
 
+def test_what_no_near_cache_holds_is_asked_for_some_way_ahead() -> None:
+    sizes = (512, 64)  # of a square; of 64 only the nearest cache knows
+    programs = [
+        replace(matmul(n, n, n, (32, 32, 64)), schedule=Schedule(**opts(ahead=1))) for n in sizes
+    ]
+    texts = [Renderer(p, "k", NATIVE).text() for p in programs]
+    assert ["__builtin_prefetch((const char *)" in text for text in texts] == [True, False]
+
+
 def test_scratch_is_counted() -> None:
     p = matmul(512, 512, 512, (96, 128, 256))
     renderer = Renderer(p, "k", NATIVE)

@@ -18,6 +18,8 @@ from lambent.backends.c.prelude import CODES, STORAGE
 from lambent.graph.dim import Atom, Size, terms_of
 from lambent.kernel.tile import Index, Lit, Load, Map, Reduce, Ref, Value, index_axes
 
+NEAR, FAR = 1 << 15, 1 << 11  # bytes that a near cache may hold; how far on others are asked for
+
 
 class Local(NamedTuple):
     """The index of an axis in its tile: a C variable and a constant to add."""
@@ -81,7 +83,7 @@ class Emitter:
         unit: dict[int, Local] = dict.fromkeys(layout.unit, Local("0"))
         self.stack = [Scope(unit, [], {}, barrier=True)]
         self.scratch = 0  # bytes of the tiles
-        self.step: int | None = None  # the axis along which the next task's part is fetched ahead
+        self.step: int | None = None  # the axis of the next task, if anything is fetched ahead
         self.again = frozenset[str]()  # of these buffers
         self._serial = 0
 
@@ -118,12 +120,9 @@ class Emitter:
     at = partialmethod(block, None)  # more axes bound, in the same C block
 
     def pieces(
-        self,
-        i: int,
-        sizes: Iterable[int],
-        step: int,
+        self, i: int, sizes: Iterable[int], step: int,
         body: Callable[[list[Local], str | None], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An axis in pieces of the first size, the rest in pieces of the next, and so on.
 
         The body gets every step-th index of a piece. What then remains is less than a vector: it
@@ -266,18 +265,21 @@ class Emitter:
             return Expr(element(self.scope.idx), t, False)
         if vector:
             return Expr(vector, t, True)
-        name, one = self.fresh("g"), element(self.lane_index(lane))
-        self.line(f"v{t} {name} = 0;")
-        self.line(f"for (i64 z = 0; z < {self.scope.tail or self.lanes}; z++) {name}[z] = {one};")
+        name, live = self.fresh("g"), self.scope.tail or self.lanes
+        each = f"for (i64 z = 0; z < {live}; z++) {name}[z] = {element(self.lane_index(lane))};"
+        self.line(f"v{t} {name} = 0; {each}")
         return Expr(name, t, True)
 
-    def _prefetch(self, v: Load, i: int) -> None:
-        """Ask for what the next task along an axis will read in this place."""
-        here = self.origin[i]
-        self.origin[i] = f"({here} + {self.layout.program.axes[i].tile})"
-        flat = self.size(self.layout.place(v).flat, self.scope.idx)
-        self.line(f"__builtin_prefetch({self.pointers[v.buffer]} + {flat});")
-        self.origin[i] = here
+    def _prefetch(self, v: Load, at: str, i: int) -> None:
+        """Ask for what the next task along an axis will read in this place, in the last statement
+        that reads a buffer again; else for what lies some way on, where no near cache holds it."""
+        here, far = self.origin[i], f"(const char *)({at}) + {FAR}"
+        if v.buffer in self.again:
+            self.origin[i] = f"({here} + {self.layout.program.axes[i].tile})"
+            flat = self.size(self.layout.place(v).flat, self.scope.idx)
+            self.origin[i], far = here, f"{self.pointers[v.buffer]} + {flat}"
+        if v.buffer in self.again or self.layout.buffers[v.buffer].bytes >= NEAR:
+            self.line(f"__builtin_prefetch({far});")
 
     def _load(self, v: Load, lane: int | None) -> Expr:
         code, pointer, place = CODES[v.dtype.name], self.pointers[v.buffer], self.layout.place(v)
@@ -292,11 +294,11 @@ class Emitter:
         if lane is not None and self.layout.step(place.flat, lane) == 1:
             at, live = f"{pointer} + {self.size(place.flat, idx)}", f", {tail}" if tail else ""
             vector = f"{'ldt' if tail else 'ld'}_{code}({at}{live})"
-            if v.buffer in self.again and self.step is not None:
-                self._prefetch(v, self.step)
+            if self.step is not None:
+                self._prefetch(v, at, self.step)
         elif lane is not None and lane not in index_axes(rest) and slope(last, lane) == 1:
-            row, first, n = (self.size(e, idx) for e in (rest, last, extent))
-            vector = f"ldc_{code}({pointer} + {row}, {first}, {n})"
+            where = ", ".join(self.size(e, idx) for e in (rest, last, extent))
+            vector = f"ldc_{code}({pointer} + {where})"
         vector = f"({some} ? {vector} : (v{STORAGE[code][1]})0)" if some and vector else vector
         return self._read(code, lane, element, vector)
 

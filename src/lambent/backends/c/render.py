@@ -4,8 +4,8 @@
 holds the outputs, then the inputs, in kernel order; `size` the values of `base.kernel_symbols`. An
 output may lie over an input that is `overwritable`, and over no other. Tiles live on the stack:
 `Renderer.scratch` says how much of it a task needs. Of a schedule it reads `block` and the options
-pack_a, pack_b (see `dot`), stream (write outputs past the caches) and ahead (the last
-statement that reads a buffer again fetches the next task's part of it).
+pack_a, pack_b (see `dot`), stream (write outputs past the caches) and ahead (fetch what is read
+next: the last statement that reads a buffer again the next task's part of it).
 """
 
 from __future__ import annotations

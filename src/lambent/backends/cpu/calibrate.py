@@ -91,13 +91,10 @@ def calibration(key: str, refresh: bool = False) -> Calibration:
 
 def best_of(a: Calibration, b: Calibration) -> Calibration:
     """The more optimistic of two figures each."""
-    return replace(
-        a,
-        flops={k: max(v, b.flops.get(k, v)) for k, v in a.flops.items()},
-        levels=tuple((n, max(x, y)) for (n, x), (_, y) in zip(a.levels, b.levels, strict=True)),
-        launch=min(a.launch, b.launch),
-        one={k: max(v, b.one.get(k, v)) for k, v in a.one.items()},
-    )
+    pairs = (a.flops, b.flops), (a.one, b.one)
+    flops, one = ({k: max(v, y.get(k, v)) for k, v in x.items()} for x, y in pairs)
+    levels = tuple((n, max(x, y)) for (n, x), (_, y) in zip(a.levels, b.levels, strict=True))
+    return replace(a, flops=flops, levels=levels, launch=min(a.launch, b.launch), one=one)
 
 
 def measure_device(key: str) -> Calibration:

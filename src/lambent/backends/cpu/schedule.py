@@ -26,11 +26,11 @@ TILES: dict[str, tuple[int, ...]] = {
     "streamed": (16, 32, 64, 96, 128, 192, 256, 512, WHOLE),
     "reduced": (4, 8, 16, 64, 256, 1024, 4096, WHOLE),
 }
-BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2), (3, 4), (8, 3), (12, 2), (6, 4), (14, 2))
+BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2))  # that 16 registers hold
 OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1)}
 PANELS = (16, 24, 32, 64)
-LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
-REGISTERS, THREADS = 16, 2  # what a first guess assumes of a core, and of a machine
+NEAR, LARGE = 1 << 15, 8 << 20  # bytes of a buffer that only the nearest caches, or none, may keep
+THREADS = 2  # what a first guess assumes of a machine
 FEW = 4  # rows for which the other operand is read but once
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
@@ -55,9 +55,11 @@ def default_schedule(kernel: Kernel) -> Schedule:
         tiles[widest] = -(-tiles[widest] // 2)
     share(sorted(s.of("contracted"), key=lambda i: (s.sizes[i], i)), 512)
     inside = s.of("streamed", "reduced")
-    for role, total in (("reduced", 8192), ("columns", 128), ("rows", 64 if inside else 96)):
+    reduced = [i for i in s.of("reduced") if i not in s.apart]
+    tiles.update((i, s.most[i]) for i in s.apart)
+    share(reduced, 8192)
+    for role, total, step in (("columns", 128, 16), ("rows", 64 if inside else 96, 6)):
         share(s.of(role), total)
-    for role, step in (("rows", 6), ("columns", 16)):
         tiles.update((i, _even(s.sizes[i], tiles[i], step)) for i in s.of(role))
     tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
     few = any(1 < math.prod(s.sizes[i] for i in s.of(role)) < FEW for role in ("rows", "columns"))
@@ -66,22 +68,24 @@ def default_schedule(kernel: Kernel) -> Schedule:
     lanes, kept = s.of("lane"), set(s.of("wide"))
     if len(lanes) > 1:  # laid out anew: square tiles
         tiles.update((i, min(64, s.most[i])) for i in lanes)
-    elif lanes and s.of("reduced") and not s.near & s.bound:
-        # reduced across the lanes: few long rows at a time are read as one stream
+    elif lanes and reduced and not s.near & s.bound:
+        # reduced across the lanes: few long rows at a time, and tasks, are read as one stream
         half = max(64, -(-s.sizes[lanes[0]] // THREADS))
         share(lanes, min(8192, _even(s.sizes[lanes[0]], half, 64)))
-        share(s.of("reduced"), max(8, (1 << 15) // covered("lane")))
+        share(reduced, max(8, (1 << 15) // covered("lane")))
+        rows = -(-math.prod(s.sizes[i] for i in s.of("row")) // (4 * THREADS))
+        share(s.of("row"), min(16, rows))
         kept |= set(lanes)
     else:
         share(lanes, 4096)
     share(s.of("outer"), max(1, 4096 // max(1, covered("lane"))))
     for twin, i in s.twins.items():  # one tile serves both names
-        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles:
+        if tiles.get(twin, 1) >= s.most[twin] and i in s.roles and twin not in s.apart:
             tiles[i] = s.most[i]
             kept.add(i)
     first = _balanced(s, tiles, kept)
     options = [("panel", PANELS[0])] if s.contracts and dims(kernel, PANELS[0]) else []
-    options += [(name, 1) for name in _beyond(kernel) if not s.contracts]
+    options += [(name, 1) for name in _beyond(s) if not s.contracts]
     return replace(first, options=tuple(options))
 
 
@@ -114,10 +118,11 @@ def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
     return Schedule(tuple(sorted(tiles.items())), s.order, next(grids, len(s.order)))
 
 
-def _beyond(kernel: Kernel) -> list[str]:
-    """The options for buffers that no cache keeps."""
-    touched = {"ahead": kernel.inputs, "stream": [o.buffer for o in kernel.outputs]}
-    return [name for name, some in touched.items() if any(b.bytes >= LARGE for b in some)]
+def _beyond(s: Structure) -> list[str]:
+    """The options for buffers that no near cache keeps; products read their operands in blocks."""
+    least, kernel = LARGE if s.contracts else NEAR, s.kernel
+    found = ["ahead"] if any(b.bytes >= least for b in kernel.inputs) else []
+    return found + ["stream"] * any(o.buffer.bytes >= LARGE for o in kernel.outputs)
 
 
 def moves(kernel: Kernel) -> Moves:
@@ -136,11 +141,10 @@ def moves(kernel: Kernel) -> Moves:
     rotations = (order[n:] + order[:n] for n in range(len(order)))
     knobs["order", None] = tuple(dict.fromkeys([order, order[:-2] + order[:-3:-1], *rotations]))
     knobs["grid", None] = tuple(range(1, len(order) + 1))
-    fitting = (b for b in BLOCKS if b[0] * b[1] + b[1] + 1 <= REGISTERS)
-    knobs["block", None] = tuple(fitting) if s.contracts else ()
+    knobs["block", None] = BLOCKS if s.contracts else ()
     if s.contracts:
         knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
     if widths := [w for w in PANELS if dims(kernel, w)]:
         knobs["options", "panel"] = (0, *widths)
-    knobs.update((("options", name), (0, 1)) for name in _beyond(kernel))
+    knobs.update((("options", name), (0, 1)) for name in _beyond(s))
     return knobs

@@ -72,12 +72,11 @@ class Worker:
             self._sets[key] = []
         sets = self._sets[key]
         while len(sets) < copies:
-            arrays = [_view(aligned(s.nbytes), s) for s in (*job.outputs, *job.inputs)]
-            for array in arrays[: len(job.outputs)]:
-                array.fill(0)
-            for i, array in enumerate(arrays[len(job.outputs) :]):
-                array[...] = draw(job.inputs[i], i, job.mode)
-            sets.append(arrays)
+            drawn = (draw(s, i, job.mode) for i, s in enumerate(job.inputs))
+            known = sets[0] if sets else [*(0 for _ in job.outputs), *drawn]
+            sets.append([_view(aligned(s.nbytes), s) for s in (*job.outputs, *job.inputs)])
+            for array, value in zip(sets[-1], known, strict=True):
+                array[...] = value
         return sets[:copies]
 
     def _time(

@@ -182,7 +182,7 @@ class Measurer:
     def _copies(self, job: Job) -> int:
         """Copies of the operands that no cache holds, as far as memory allows."""
         nbytes = max(1, job.nbytes)
-        return max(1, min(2 * self._cache // nbytes + 2, 256, _MEMORY // nbytes))
+        return max(1, min(self._cache * 5 // 4 // nbytes + 2, 1024, _MEMORY // nbytes))
 
     def _release(self, batch: Batch) -> None:
         try:

@@ -448,6 +448,5 @@ class _Driver:
         """The kernel with its best schedule, or the one given."""
         schedule = schedule or (e.tuned.best() or (0.0, ""))[1]
         program = self.bench.program(e.tuned, schedule)
-        seconds = e.tuned.outcomes[schedule].seconds or 0.0
         rivals = tuple(x for x in r.entries if {*x.roots} & {*e.roots} and x is not e)
-        return Chosen(program, e, rivals, schedule, seconds)
+        return Chosen(program, e, rivals, schedule, e.tuned.outcomes[schedule].seconds or 0.0)

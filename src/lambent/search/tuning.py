@@ -259,8 +259,7 @@ class Bench:
             near = _near(batch, outcomes)
             with self.clock.phase("measure"):
                 timed = measure(repeats=repeats, limit=limit, only=near)
-            for i in near:
-                outcomes[i] = timed[i]
+            outcomes = [timed[i] if i in near else o for i, o in enumerate(outcomes)]
         for (tuned, schedule), outcome in zip(batch, outcomes, strict=True):
             self._record(tuned, schedule, outcome)
 

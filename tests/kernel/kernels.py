@@ -105,6 +105,15 @@ def matmul(ta: bool = False, tb: bool = False, m: Size = 37, n: Size = 50, k: Si
     return b.kernel()
 
 
+def products() -> Kernel:
+    """Σ over p of two products of matrices and of what is neither."""
+    b = Build()
+    i, j, p = b.axes(17, 20, 33)
+    both = [b.mul(b.load(x, i, p), b.load(y, p, j)) for x, y in ("AB", "CD")]
+    b.out("E", b.sum(p, b.add(b.add(*both), b.load("F", i, j))), i, j)
+    return b.kernel()
+
+
 def batched(dtype: DType = float32) -> Kernel:
     b = Build()
     g, i, j, p = b.axes(3, 17, 20, 33)
@@ -389,6 +398,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "matmul_ta": lambda: matmul(ta=True),
     "matmul_tb": lambda: matmul(tb=True),
     "matmul_tatb": lambda: matmul(ta=True, tb=True),
+    "products": products,
     "batched": batched,
     "batched_bf16": lambda: batched(bfloat16),
     "batched_f16": lambda: batched(HALF),

@@ -21,9 +21,15 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.ranges import least, needed, zero
 from lambent.kernel.rewrite import free_axes, split
-from lambent.kernel.tile import Schedule
+from lambent.kernel.tile import Dot, Schedule, operands, statements, values
 
 MORE = {f"{name}": f for name, f in {**CASES, **SYMBOLIC}.items()}
+
+
+def test_a_sum_of_products_is_products_of_matrices() -> None:
+    program = lower(CASES["products"](), Schedule())
+    inside = [v for s in statements(program.body) for top in operands(s) for v in values(top)]
+    assert sum(isinstance(v, Dot) for v in inside) == 2
 
 
 def random_schedule(kernel: Kernel, draw: Any) -> Schedule:

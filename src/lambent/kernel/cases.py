@@ -35,7 +35,7 @@ def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
     i = next((i for i in sorted(alone) if bound(extents[i]) == extents[i] <= SHORT), None)
     if i is None or t.op != "sum" or any(u.axes for u in inside):  # those would be repeated
         return t
-    if two_groups([u.free - t.axes for u in factors(*t.kids)], int):
+    if two_groups([u.free - t.axes for u in factors(t.kids[0])], int):
         return t
     rules = [partial(_at, terms, i, n) for n in range(bound(extents[i]))]
     every = [everywhere(terms, rule)(*t.kids) for rule in rules]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial, reduce
 from typing import Any
 
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
@@ -229,14 +229,25 @@ def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
 
 
 def readied(terms: Terms, looped: frozenset[int]) -> Rewrite:
-    """Terms in the words of the tile program: folds over whole axes written out, select and sub."""
+    """Terms in the words of the tile program: folds over whole axes written out, select and sub,
+    sums of matrix products apart."""
 
     def ready(t: Term) -> Term:
+        if t.op == "sum":
+            return _apart(terms, t)
         if t.op in ("fold", "part") and not t.axes & looped:
             return _written_out(terms, t)
         return _choice(terms, t) if t.op == "add" else t
 
     return everywhere(terms, ready)
+
+
+def _apart(terms: Terms, t: Term) -> Term:
+    """sum(k; a·b + c·d) → sum(k; a·b) + sum(k; c·d) where one of them is a product of matrices"""
+    parts = factors(t.kids[0], "add")
+    if not any(two_groups([u.free - t.axes for u in factors(p)], int) for p in parts):
+        return t
+    return reduce(partial(terms.binary, "add"), [terms.reduce("sum", t.axes, p) for p in parts])
 
 
 def _written_out(terms: Terms, t: Term) -> Term:
@@ -253,31 +264,24 @@ def _written_out(terms: Terms, t: Term) -> Term:
 
 def _choice(terms: Terms, t: Term) -> Term:
     """mask(c, x) + mask(not c, y) → select(c, x, y), also in a longer sum;  x + (−1)·y → x − y"""
+    left, right = (factors(k, "add") for k in t.kids)
+    for x, y in (*itertools.product(left, right), *itertools.product(right, left)):
+        if x.op == y.op == "mask" and y.kids[0].op == "not" and y.kids[0].kids[0] is x.kids[0]:
+            rest = [*left, *right]
+            rest.remove(x)
+            rest.remove(y)
+            chosen = terms.make("select", (), (*x.kids, y.kids[1]), t.dtype)
+            return reduce(partial(terms.binary, "add"), [*rest, chosen])
     for x, y in (t.kids, t.kids[::-1]):
-        if chosen := _select(terms, x, y):
-            return chosen
-        for z, more in (x.kids, x.kids[::-1]) if x.op == "add" else ():
-            if chosen := _select(terms, z, y):
-                return terms.binary("add", more, chosen)
-        if y.op == "mul":
-            for c, z in (y.kids, y.kids[::-1]):
-                if c.op == "const" and c.args == (-1, 0):
-                    return terms.binary("sub", x, z)
+        for c, z in (y.kids, y.kids[::-1]) if y.op == "mul" else ():
+            if c.op == "const" and c.args == (-1, 0):
+                return terms.binary("sub", x, z)
     return t
 
 
-def _select(terms: Terms, x: Term, y: Term) -> Term | None:
-    """The choice that two masks of opposite conditions make."""
-    if x.op == y.op == "mask":
-        for (c, a), (d, b) in ((x.kids, y.kids), (y.kids, x.kids)):
-            if d.op == "not" and d.kids[0] is c:
-                return terms.make("select", (), (c, a, b), x.dtype)
-    return None
-
-
-def factors(t: Term) -> list[Term]:
-    """The factors of a product, flat."""
-    return [f for k in t.kids for f in factors(k)] if t.op == "mul" else [t]
+def factors(t: Term, op: str = "mul") -> list[Term]:
+    """The factors of a product, or what a sum adds, flat."""
+    return [f for k in t.kids for f in factors(k, op)] if t.op == op else [t]
 
 
 def two_groups(

@@ -105,12 +105,8 @@ class Values:
 
     def index(self, index: Size, scope: Scope) -> Size:
         """The index expression with its terms computed, and named."""
-
-        def named(t: Term) -> ir.Value:
-            scope.named.add(t)
-            return self.value(t, scope)
-
-        return reindexed(index, named)
+        scope.named.update(values_in(index))
+        return reindexed(index, lambda t: self.value(t, scope))
 
     def factors(self, scope: Scope, t: Term) -> list[ir.Value]:
         """The factors of a product that nothing else uses, and no factor for a constant 1."""

@@ -5,7 +5,8 @@ vectors: where it lies (it is contiguous along the lane axis) or from panels of 
 columns packed here. A is read by broadcast: where it lies, or from a tile, or from panels of whole
 blocks of rows.
 
-Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide.
+Schedule: `block` = (rows, vectors). Options: pack_a, pack_b = 0 or 1, else strides decide; pairs =
+1: bfloat16 operands are packed with two neighbours along a sum side by side, and multiplied so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lambent.backends.c.emit import Emitter
+from lambent.backends.c.emit import Array, Emitter
 from lambent.backends.c.expr import kind, storage
 from lambent.backends.c.layout import slope
 from lambent.backends.c.write import Block, Spot, blocks, halves, tile_spot, write
@@ -64,9 +65,16 @@ def multiply(out: Emitter, spot: Spot, value: Value, dot: Dot) -> None:
     sums = sorted(dot.axes - layout.unit, key=lambda i: (i in layout.near(a), layout.count[i], i))
 
     def body() -> None:
-        v = summed(Dot(dot.axes, _b(out, b, sums, block), _a(out, a, sums, block)))
+        if (k := _twofold(out, dot, sums, lane)) is None:
+            v = summed(Dot(dot.axes, _b(out, b, sums, block), _a(out, a, sums, block)))
+        else:
+            both = _paired(out, b, k, lane), _paired(out, a, k, lane)
+            v = Reduce("sum", dot.axes, Map("pairs", both, dot.dtype))
+            length, out.length[k] = out.length[k], f"({out.length[k]} / 2)"
         new = replaced(value, dot, v)
         out.nest(sorted(own_b - {lane}), None, lambda: blocks(out, spot, new, v, block))
+        if k is not None:
+            out.length[k] = length
 
     with out.block("", barrier=True):
         out.nest([i for i in sorted(spot.axes) if i not in own_a | own_b], None, body)
@@ -136,4 +144,25 @@ def _packed(
     out.layout.inner[name] = inner
     write(out, tile_spot(out, array), v)
     out.arrays[name] = array
+    return Ref(name, axes, v.dtype)
+
+
+def _twofold(out: Emitter, dot: Dot, sums: Sequence[int], lane: int) -> int | None:
+    """The axis along which neighbours are multiplied at once, if that is asked for and can be."""
+    layout, wide = out.layout, out.layout.upper(lane) % out.lanes == 0
+    narrow = all(isinstance(v, Load) and v.dtype.name == "bfloat16" for v in (dot.a, dot.b))
+    even = (k for k in reversed(sums) if all(n % 2 == 0 for n in layout.lengths(k)))
+    return next(even, None) if out.options.get("pairs") and narrow and wide else None
+
+
+def _paired(out: Emitter, v: Value, k: int, lane: int) -> Value:
+    """A copy of an operand with two neighbours along k side by side, read as one along the lane."""
+    axes, name = out.layout.axes(v) - frozenset(out.scope.idx), out.fresh("%pairs")
+    array = out.tile(name, sorted(axes - {k}, key=lambda i: (i == lane, i)), "bf", k, 2)
+    write(out, replace(tile_spot(out, array), near=frozenset()), v)
+    strides = {i: stride // 2 for i, stride in array.strides.items()}
+    inner = lane if lane in axes else None
+    out.arrays[name] = Array(
+        f"((u32 *){array.name})", "pair", strides, inner, out.layout.upper(lane)
+    )
     return Ref(name, axes, v.dtype)

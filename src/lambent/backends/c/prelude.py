@@ -58,6 +58,22 @@ FN f32 from_bf(u16 x) { u32 u = (u32)x << 16; f32 y; __builtin_memcpy(&y, &u, 4)
 FN vu16 vto_bf(vf32 x) { vu32 u = (vu32)x;
   return CV(x != x ? (vi32)(u >> 16 | 64) : (vi32)((u + 0x7fff + (u >> 16 & 1)) >> 16), vu16); }
 FN vf32 vfrom_bf(vu16 x) { return (vf32)(CV(x, vu32) << 16); }
+// Two neighbours of bfloat16, as the bits of a float; both products of two such pairs are added.
+FN vf32 ld_pair(const u32 *p) { vf32 x; __builtin_memcpy(&x, p, sizeof x); return x; }
+FN f32 get_pair(const u32 *p) { f32 x; __builtin_memcpy(&x, p, sizeof x); return x; }
+FN vf32 vdot_pair(vf32 r, vf32 x, vf32 y) {
+#if defined(__AVX512BF16__) && LANES == 16
+  typedef __bf16 vp __attribute__((vector_size(64)));
+  return __builtin_ia32_dpbf16ps_512(r, (vp)x, (vp)y);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && LANES == 4
+  __asm__("bfdot %%0.4s, %%1.8h, %%2.8h" : "+w"(r) : "w"(x), "w"(y));
+  return r;
+#else
+  vu32 a = (vu32)x, b = (vu32)y;
+  r += (vf32)(a << 16) * (vf32)(b << 16);
+  return r + (vf32)(a & 0xffff0000u) * (vf32)(b & 0xffff0000u);
+#endif
+}
 #define BOTH(N, T, X) FN T N##_##T(T x) { return X; } FN v##T v##N##_##T(v##T x) { return X; }
 BOTH(recip, f32, 1.f / x) BOTH(sqrt, f32, __builtin_elementwise_sqrt(x))
 BOTH(recip, f64, 1. / x) BOTH(sqrt, f64, __builtin_elementwise_sqrt(x))

@@ -209,6 +209,9 @@ def _start(out: Emitter, v: Reduce, n: int, vector: bool) -> list[Expr]:
 def _combine(out: Emitter, v: Reduce, acc: Expr, live: str | None = None) -> None:
     """acc := op(acc, the argument here), in the live lanes."""
     t, name = acc.t, acc.text
+    if isinstance(v.arg, Map) and v.arg.op == "pairs":
+        x, y = (written(out.value(a), t, acc.vector) for a in v.arg.args)
+        return out.line(f"{name} = vdot_pair({name}, {x}, {y});")
     text = written(out.value(v.arg), t, acc.vector)
     if live:
         mask = f"CV(IOTA < (vi32)((i32){live}), vi{BITS[t]})"

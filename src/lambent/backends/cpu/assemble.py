@@ -19,9 +19,7 @@ def work_text(name: str, kernel: Kernel) -> str:
     names = kernel_symbols(kernel)
     product = [f"(double){size_text(e, names)}" for _, e in sorted(kernel.extents.items())]
     shapes = [o.buffer.shape for o in kernel.outputs] + [b.shape for b in kernel.inputs]
-    elements = [
-        "*".join(["1.0", *(f"(double){size_text(d, names)}" for d in shape)]) for shape in shapes
-    ]
+    elements = ["*".join(["1.0", *(f"(double){size_text(d, names)}" for d in s)]) for s in shapes]
     return (
         f"static double {name}_work(const int64_t *size) {{\n"
         f"  double a = {'*'.join(['1.0', *product])}, b = 64.0 * ({' + '.join(elements)});\n"
@@ -32,8 +30,7 @@ def work_text(name: str, kernel: Kernel) -> str:
 def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) -> str:
     """A library of candidates, given (name, rendered text, kernel) of each."""
     parts = [prelude, RUNTIME]
-    for name, text, kernel in kernels:
-        parts += [text, work_text(name, kernel)]
+    parts += [part for name, text, k in kernels for part in (text, work_text(name, k))]
     rows = ",\n".join(f"  {{{n}_tasks, {n}_run, {n}_work}}" for n, _, _ in kernels)
     parts.append(
         "static const struct { int64_t (*tasks)(const int64_t *); lp_run run;\n"

@@ -46,10 +46,7 @@ def compiler_version() -> str:
             "device 'cpu': compiling needs the package ziglang, which is not installed; "
             "pip install 'lambent[cpu]' (a saved program runs without it)"
         )
-    try:
-        return metadata.version("ziglang")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return metadata.version("ziglang")
 
 
 def flags() -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def measure_device(key: str) -> Calibration:
     for rates in (one, flops):
         for wide, names, factor in _NARROW:
             rates |= dict.fromkeys(names, rates[wide] * factor)
+        rates["bfloat16"] *= 1 + cpu.pairs
     levels, one["read"] = _levels(best, cpu, threads)
     launch, alone = (best(_NOTHING, scratch, 0, 0, _STEPS, n) / _STEPS for n in (threads, 1))
     return Calibration(key, threads, flops, levels, launch, one | {"steps": 1 / alone})

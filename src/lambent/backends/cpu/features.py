@@ -38,6 +38,11 @@ class Cpu:
             return 64 if "avx512f" in self.features else 32 if "avx2" in self.features else 16
         return 16
 
+    @property
+    def pairs(self) -> bool:
+        """Whether it multiplies bfloat16 in pairs (see `c.prelude`)."""
+        return not {"avx512_bf16", "bf16"}.isdisjoint(self.features)
+
 
 # What the compiler uses on its own, or the renderer asks for; the rest does not matter to code.
 _RELEVANT = """

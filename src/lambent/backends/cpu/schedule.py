@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from lambent.backends.cpu.features import detect
 from lambent.backends.roles import Structure
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.panels import dims
@@ -27,7 +28,7 @@ TILES: dict[str, tuple[int, ...]] = {
     "reduced": (4, 8, 16, 64, 256, 1024, 4096, WHOLE),
 }
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2))  # that 16 registers hold
-OPTIONS: dict[str, tuple[int, ...]] = {"pack_a": (0, 1), "pack_b": (0, 1)}
+PACKING = ("pack_a", "pack_b", "pairs")
 PANELS = (16, 24, 32, 64)
 NEAR, LARGE = 1 << 15, 8 << 20  # bytes of a buffer that only the nearest caches, or none, may keep
 THREADS = 2  # what a first guess assumes of a machine
@@ -141,9 +142,10 @@ def moves(kernel: Kernel) -> Moves:
     rotations = (order[n:] + order[:n] for n in range(len(order)))
     knobs["order", None] = tuple(dict.fromkeys([order, order[:-2] + order[:-3:-1], *rotations]))
     knobs["grid", None] = tuple(range(1, len(order) + 1))
-    knobs["block", None] = BLOCKS if s.contracts else ()
     if s.contracts:
-        knobs.update((("options", name), choices) for name, choices in OPTIONS.items())
+        knobs["block", None] = BLOCKS
+        pairs = sum(b.dtype.name == "bfloat16" for b in kernel.inputs) > 1 and detect().pairs
+        knobs.update((("options", name), (0, 1)) for name in PACKING[: 2 + pairs])
     if widths := [w for w in PANELS if dims(kernel, w)]:
         knobs["options", "panel"] = (0, *widths)
     knobs.update((("options", name), (0, 1)) for name in _beyond(s))

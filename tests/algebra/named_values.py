@@ -231,7 +231,7 @@ class ClassValues:
                     if not same(self.node(node, eclass.dtype), self.values[c]):
                         out.append((c, node))
             for root in self.s.roots:
-                want = self.buffers[root.name]
+                want = self.buffers[root.buffer.name]
                 v = self.values[root.cls]
                 allowed = frozenset().union(*(axes_in(e) for e in root.index))
                 for a in sorted(set(v[0]) - allowed):

@@ -306,8 +306,8 @@ def test_stored_values_are_roots_with_buffers():
     saturated = saturate([EXAMPLES["conv"]().node])
     outputs = [root for root in saturated.roots if root.output]
     stored = [root for root in saturated.roots if not root.output]
-    assert [root.name for root in outputs] == ["out0"]
-    assert stored and all(root.name in saturated.buffers for root in stored)
+    assert [root.buffer.name for root in outputs] == ["out0"]
+    assert stored and all(root.buffer.name in saturated.buffers for root in stored)
     assert {"x", "w1", "w2"} <= set(saturated.buffers)
     assert saturated.buffers["w1"].weight and not saturated.buffers["x"].weight
 

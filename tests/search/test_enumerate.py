@@ -10,7 +10,7 @@ import pytest
 from graphs import GRAPHS, attention, matmul, mlp, residuals, softmax, weight
 
 import lambent as lt
-from lambent.algebra.egraph import ClassRef, EClass, ENode, Root, Saturated, Stats, saturate
+from lambent.algebra.egraph import ClassRef, EClass, ENode, Saturated, Stats, Stored, saturate
 from lambent.algebra.term import Buffer, walk
 from lambent.backends.reference.kernel import evaluate
 from lambent.graph.dim import axis
@@ -186,7 +186,7 @@ def hand(classes: dict[int, list[ENode]], extents: dict[int, int], root: int) ->
     made = {c: EClass(tuple(ns), axes(c), float32, False) for c, ns in classes.items()}
     order = sorted(axes(root))
     index, shape = tuple(axis(a) for a in order), tuple(extents[a] for a in order)
-    out = Root("out0", root, index, shape, float32, True)
+    out = Stored(root, Buffer("out0", float32, shape), index, True)
     x = Buffer("x", float32, tuple(extents.values()))
     stats = Stats(0, len(made), 1, True, 0.0, {})
     return Saturated(made, dict(extents), (out,), {"x": x}, stats)

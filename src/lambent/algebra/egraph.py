@@ -16,8 +16,8 @@ import math
 import operator
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -76,15 +76,17 @@ class EClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """`name[index] = class`: a graph output, or a stored value that some node loads."""
+class Stored:
+    """`buffer[index] = class`: a graph output, or a value that some node loads or a plan may store.
 
-    name: str
+    sums: of axes in the index, through which alone the class depends on them.
+    """
+
     cls: int
+    buffer: Buffer
     index: tuple[Size, ...]
-    shape: tuple[Size, ...]
-    dtype: DType
-    output: bool
+    output: bool = False
+    sums: Mapping[int, Size] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Saturated:
 
     classes: dict[int, EClass]
     extents: dict[int, Size]
-    roots: tuple[Root, ...]
+    roots: tuple[Stored, ...]
     buffers: dict[str, Buffer]
     stats: Stats
     cuts: tuple[tuple[int, int, int], ...] = ()
@@ -201,8 +203,9 @@ def read(session: Session, start: float = 0.0) -> Saturated:
 
     roots = []
     for root, c in zip(translation.roots, tops, strict=True):
-        b, index = root.buffer, tuple(map(session.bits.index, root.index))
-        roots.append(Root(b.name, meaning[c].id, index, b.shape, b.dtype, root.output))
+        index = tuple(map(session.bits.index, root.index))
+        buffer = replace(root.buffer, finite=c in finite)
+        roots.append(Stored(meaning[c].id, buffer, index, root.output))
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())

@@ -21,7 +21,7 @@ from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.panels import dims, panelled
 from lambent.kernel.ranges import Literal, least, needed, ranges, updates, zero
-from lambent.kernel.rewrite import assuming, bound, free_axes, joined, readied, split
+from lambent.kernel.rewrite import assuming, bound, free_axes, readied, split
 from lambent.kernel.values import MINUS_INF, Scope, Values, empty, finite, identity
 
 FOLDS = ("fold", "part")
@@ -237,11 +237,10 @@ def lower(kernel: Kernel, schedule: ir.Schedule) -> ir.TileProgram:
     looped = tuple(i for i in dict.fromkeys((*schedule.order, *tiles, *axes)) if i in cut)
     asked = [i for i in schedule.order[: schedule.grid] if i in cut]
     grid = len(list(takewhile(lambda i: all(i in own for own in free), asked)))
-    whole = joined(parts, lambda i: i not in cut)
+    whole = readied(parts, cut)
     axes = {i: a for i, a in axes.items() if i in whole.extents}
-    ready = readied(parts.terms, cut)
     goals = [
-        Goal("store", tuple(i for i in looped if i in own), (ready(o.term),), output=o)
+        Goal("store", tuple(i for i in looped if i in own), (o.term,), output=o)
         for o, own in zip(whole.outputs, free, strict=True)
     ]
     scope = Scope(frozenset(), {})

@@ -14,7 +14,7 @@ from typing import TypeVar
 from lambent.algebra.term import Buffer, Term, Terms, walk
 from lambent.graph.dim import Size, axes_in, axis
 from lambent.kernel.kernel import Kernel, Output
-from lambent.kernel.rewrite import everywhere
+from lambent.kernel.rewrite import outputs_of
 
 S = TypeVar("S", bound=Size)
 
@@ -68,10 +68,8 @@ def panelled(kernel: Kernel, at: dict[str, int], width: int) -> Kernel:
         return terms.load(name, _cut(index, at[name], e // width, e % width), t.dtype)
 
     terms = Terms()
-    new = everywhere(terms, rule)
-    outputs = tuple(replace(o, term=new(o.term)) for o in kernel.outputs)
     inputs = tuple(_panels(b, at[b.name], width) if b.name in at else b for b in kernel.inputs)
-    return Kernel(outputs, inputs, kernel.extents)
+    return Kernel(outputs_of(kernel, terms, rule), inputs, kernel.extents)
 
 
 def packing(b: Buffer, dim: int, width: int) -> Kernel:

@@ -2,7 +2,7 @@
 
 One axis number may be free in an output and bound in a reduction, or bound at two nested places.
 Looped, the two need names of their own; whole, one name and one load serve both. `split` gives
-every such binder a fresh axis (a twin); `lower` joins a twin to its original again where both
+every such binder a fresh axis (a twin); `readied` joins a twin to its original again where both
 are whole.
 """
 
@@ -23,27 +23,24 @@ from lambent.kernel.kernel import Kernel, Output
 Rewrite = Callable[[Term], Term]
 
 
-def rebuilt(
-    terms: Terms,
-    t: Term,
-    f: Rewrite,
-    axes: Mapping[int, Size] = {},
-    buffers: Mapping[str, str] = {},
-) -> Term:
-    """t with f applied to its operands (also inside its indices); its own axes replaced, and its
-    buffer renamed.
+def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, Size] = {}) -> Term:
+    """t with f applied to its operands (also inside its indices), and its own axes replaced.
 
-    A reduction is then over the axes that its own became. Constant conditions and sums with 0
-    vanish.
+    A reduction is then over the axes that its own became. What is known of indices is a constant;
+    constant conditions vanish, sums with 0, and products of 0 that are nothing else.
     """
     kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
     match t.op:
         case "in":
-            name, index = t.args
-            args = buffers.get(name, name), tuple(reindexed(i, f, axes) for i in index)
+            args = t.args[0], tuple(reindexed(i, f, axes) for i in t.args[1])
         case "val":
             args = (reindexed(t.args[0], f, axes),)
+            if isinstance(args[0], int):
+                return terms.const(args[0], t.dtype)
+        case "eq" | "less" if all(k.op == "const" and k.dtype.is_integer for k in kids):
+            x, y = (k.args[0] for k in kids)
+            return terms.const(x == y if t.op == "eq" else x < y, bool_)
         case "sum" | "max" | "fold" | "part":
             args = (frozenset[int]().union(*(axes_in(axes.get(a, axis(a))) for a in t.axes)),)
         case "not" if kids[0].op == "const":
@@ -55,24 +52,32 @@ def rebuilt(
             return kids[1]
         case "add" if is_zero(kids[0]) or is_zero(kids[1]):
             return kids[1] if is_zero(kids[0]) else kids[0]
+        case "mul" if any(is_zero(x) and _bounded(y) for x, y in (kids, kids[::-1])):
+            return terms.const(0, t.dtype)
     return terms.make(t.op, args, kids, t.dtype)
 
 
-def everywhere(
-    terms: Terms,
-    rule: Rewrite = lambda t: t,
-    axes: Mapping[int, Size] = {},
-    buffers: Mapping[str, str] = {},
-) -> Rewrite:
+def everywhere(terms: Terms, rule: Rewrite = lambda t: t, axes: Mapping[int, Size] = {}) -> Rewrite:
     """Terms rebuilt from the operands up, the rule applied to each."""
     new: dict[Term, Term] = {}
 
     def rewritten(t: Term) -> Term:
         for u in walk(t, known=new):
-            new[u] = rule(rebuilt(terms, u, new.__getitem__, axes, buffers))
+            new[u] = rule(rebuilt(terms, u, new.__getitem__, axes))
         return new[t]
 
     return rewritten
+
+
+def outputs_of(
+    kernel: Kernel, terms: Terms, rule: Rewrite = lambda t: t, axes: Mapping[int, Size] = {}
+) -> tuple[Output, ...]:
+    """The outputs of a kernel with axes replaced, the rule applied to each of their terms."""
+    new = everywhere(terms, rule, axes)
+    return tuple(
+        replace(o, index=tuple(reindexed(i, new, axes) for i in o.index), term=new(o.term))
+        for o in kernel.outputs
+    )
 
 
 def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, Size] = {}) -> Size:
@@ -90,6 +95,11 @@ def reindexed(index: Size, f: Callable[[Any], Any], axes: Mapping[int, Size] = {
 
 def is_zero(t: Term) -> bool:
     return t.op == "const" and t.args[0] == 0
+
+
+def _bounded(t: Term) -> bool:
+    """True if it is seen to be no infinity and no NaN."""
+    return t.op == "const" or not t.dtype.is_float or (t.op == "cast" and _bounded(t.kids[0]))
 
 
 def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:
@@ -137,11 +147,7 @@ def merged(kernel: Kernel) -> Kernel:
         n, own = kernel.extents[b], {a, b}
         used = [own <= step.keys() and step[a] == n * step[b] for axes, step in moves if own & axes]
         if all(used) and all(len(own & t.axes) != 1 for t in terms):
-            f = everywhere(Terms(), axes={a: 0})
-            outputs = tuple(
-                replace(o, index=tuple(reindexed(i, f, {a: 0}) for i in o.index), term=f(o.term))
-                for o in kernel.outputs
-            )
+            outputs = outputs_of(kernel, Terms(), axes={a: 0})
             kept = {i: e for i, e in kernel.extents.items() if i != a}
             return merged(Kernel(outputs, kernel.inputs, kept | {b: n * kernel.extents[a]}))
     return kernel
@@ -213,33 +219,24 @@ def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
     return found
 
 
-def joined(parts: Split, whole: Callable[[int], bool]) -> Kernel:
-    """The kernel with twins renamed to their originals where both are whole."""
-    names = {t: axis(a) for t, a in parts.twins.items() if whole(t) and whole(a)}
-    if not names:
-        return parts.kernel
-
-    term = everywhere(parts.terms, axes=names)
-    outputs = tuple(replace(o, term=term(o.term)) for o in parts.kernel.outputs)
-    extents = {a: n for a, n in parts.kernel.extents.items() if a not in names}
-    return Kernel(outputs, parts.kernel.inputs, extents)
-
-
 # ---- folds and sums ----------------------------------------------------------------------------
 
 
-def readied(terms: Terms, looped: frozenset[int]) -> Rewrite:
-    """Terms in the words of the tile program: folds over whole axes written out, select and sub,
-    sums of matrix products apart."""
+def readied(parts: Split, looped: frozenset[int]) -> Kernel:
+    """The kernel in the words of the tile program: folds over whole axes written out, select and
+    sub, sums of matrix products apart; twins renamed to their originals where both are whole."""
+    names = {t: axis(a) for t, a in parts.twins.items() if looped.isdisjoint((t, a))}
 
     def ready(t: Term) -> Term:
         if t.op == "sum":
-            return _apart(terms, t)
+            return _apart(parts.terms, t)
         if t.op in ("fold", "part") and not t.axes & looped:
-            return _written_out(terms, t)
-        return _choice(terms, t) if t.op == "add" else t
+            return _written_out(parts.terms, t)
+        return _choice(parts.terms, t) if t.op == "add" else t
 
-    return everywhere(terms, ready)
+    extents = {a: n for a, n in parts.kernel.extents.items() if a not in names}
+    outputs = outputs_of(parts.kernel, parts.terms, ready, names)
+    return Kernel(outputs, parts.kernel.inputs, extents)
 
 
 def _apart(terms: Terms, t: Term) -> Term:

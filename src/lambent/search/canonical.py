@@ -12,8 +12,8 @@ from functools import cached_property
 
 from lambent.algebra.term import Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, axis, show, symbol_range, terms_of
-from lambent.kernel.kernel import Buffer, Kernel, Output
-from lambent.kernel.rewrite import everywhere, reindexed
+from lambent.kernel.kernel import Buffer, Kernel
+from lambent.kernel.rewrite import outputs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +33,17 @@ class Canonical:
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel over axes 0, 1, … and buffers o0, …, i0, …: made for what is measured."""
-        axes = {old: axis(n) for old, n in self.axes.items()}
-        new = everywhere(Terms(), axes=axes, buffers=self.names)
-        called = [replace(b, name=self.names[b.name]) for b in self.buffers]
-        outputs = tuple(
-            Output(b, tuple(reindexed(i, new, axes) for i in o.index), new(o.term))
-            for o, b in zip(self.given.outputs, called, strict=False)
-        )
+        terms, names, axes = Terms(), self.names, {old: axis(n) for old, n in self.axes.items()}
+
+        def renamed(t: Term) -> Term:
+            return terms.load(names[t.args[0]], t.args[1], t.dtype) if t.op == "in" else t
+
+        outputs = outputs_of(self.given, terms, renamed, axes)
+        called = [replace(b, name=names[b.name]) for b in self.buffers]
         extents = {n: self.given.extents[old] for old, n in self.axes.items()}
-        return Kernel(outputs, tuple(called[len(outputs) :]), extents)
+        pairs = zip(outputs, called, strict=False)
+        made = tuple(replace(o, buffer=b) for o, b in pairs)
+        return Kernel(made, tuple(called[len(made) :]), extents)
 
 
 def canonical(kernel: Kernel) -> Canonical:

@@ -18,7 +18,6 @@ from typing import Any
 
 from lambent.algebra.egraph import Saturated
 from lambent.backends.base import Calibration
-from lambent.kernel.kernel import Buffer
 from lambent.kernel.rewrite import merged
 from lambent.kernel.tile import TileProgram
 from lambent.search.bound import LAUNCH, Bounder, prices
@@ -244,7 +243,7 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
     """Enumerate a segment and bound its candidates, those of several results last."""
     with bench.clock.phase("enumerate"):
         s = work.saturated
-        arrays = [*s.buffers.values(), *(Buffer(r.name, r.dtype, r.shape) for r in s.roots)]
+        arrays = [*s.buffers.values(), *(r.buffer for r in s.roots)]
         found = enumerate_kernels(s, prices(rates, sum(b.bytes for b in arrays), work.rent), KEEP)
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()

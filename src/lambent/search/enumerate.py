@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cache, partial, reduce
 from typing import Any
 
-from lambent.algebra.egraph import Saturated
+from lambent.algebra.egraph import Saturated, Stored
 from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS, Term, Terms, indices_of, walk
 from lambent.graph.dim import axes_in
@@ -29,7 +29,6 @@ from lambent.search.space import (
     Alt,
     Prices,
     Space,
-    Stored,
     contracted,
     mask_of,
     own_cost,

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambent.algebra.egraph import Saturated
+from lambent.algebra.egraph import Saturated, Stored
 from lambent.algebra.rules import bits
 from lambent.algebra.term import REDUCTIONS, indices_of
 from lambent.backends.base import Calibration
@@ -52,20 +52,6 @@ class Alt(NamedTuple):
     args: tuple[Any, ...]
     kids: tuple[int, ...]
     const: Const = ONE
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A class that a plan may store, and where: `buffer[index] = value of the class`.
-
-    sums: of axes in the index, through which alone the class depends on them (see `_sums`).
-    """
-
-    cls: int
-    buffer: Buffer
-    index: tuple[Size, ...]
-    output: bool = False
-    sums: Mapping[int, Size] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -155,7 +141,7 @@ def prepare(source: Saturated, prices: Prices) -> Space:
     free = {c: mask_of(e.free) for c, e in source.classes.items()}
     space = Space(source, prices, free, _sizes=sizes)
     space.family = families(source)
-    space.roots = {r.name: r.cls for r in source.roots}
+    space.roots = {r.buffer.name: r.cls for r in source.roots}
     flat = {op: flatten(source, op) for op in ("mul", "add")}
     for c in source.classes:
         space.alts[c] = tuple(_alternatives(source, c, flat))
@@ -378,11 +364,10 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         step = steps(i)
         every = itertools.permutations(step, 2)
         space.beside |= {(a, b) for a, b in every if step[a] == step[b] * source.extents[b]}
-    for r in source.roots:
-        space.by_name[r.name] = len(space.stored)
-        space.item.setdefault(r.cls, len(space.stored))
-        buffer = Buffer(r.name, r.dtype, r.shape, finite=source.classes[r.cls].finite)
-        space.stored.append(Stored(r.cls, buffer, r.index, r.output))
+    space.stored = [*source.roots]
+    for n, r in enumerate(source.roots):
+        space.by_name[r.buffer.name] = n
+        space.item.setdefault(r.cls, n)
     wanted = [*space.chief.values()]
     reached = _reached(space, space.roots.values())
     pairs = [(k, c) for c in reached for k in dict.fromkeys(space.best[c].kids)]

@@ -44,14 +44,19 @@ def pays(out: Emitter, dot: Dot) -> bool:
 
 
 def replaced(value: Value, old: Value | str, new: Value) -> Value:
-    """The expression with one of its parts, or the Refs to a name, replaced; not in a Dot."""
-    if value == old or (isinstance(value, Ref) and value.name == old):
-        return new
-    if isinstance(value, Reduce):
-        return replace(value, arg=replaced(value.arg, old, new))
-    if isinstance(value, Map):
-        return replace(value, args=tuple(replaced(v, old, new) for v in value.args))
-    return value
+    """The expression with one of its parts, or the Refs to a name, replaced; not in a Dot. What is
+    one object stays one, and is computed once."""
+    done: dict[int, Value] = {}
+
+    def of(v: Value) -> Value:
+        if v == old or (isinstance(v, Ref) and v.name == old):
+            return new
+        if id(v) not in done and isinstance(v, Map | Reduce):
+            x = [of(v.arg)] if isinstance(v, Reduce) else [of(a) for a in v.args]
+            done[id(v)] = replace(v, arg=x[0]) if isinstance(v, Reduce) else replace(v, args=(*x,))
+        return done.get(id(v), v)
+
+    return of(value)
 
 
 def multiply(out: Emitter, spot: Spot, value: Value, dot: Dot) -> None:

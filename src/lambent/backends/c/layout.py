@@ -69,8 +69,7 @@ class Layout:
 
     def upper(self, i: int) -> int:
         """The most indices that a tile of an axis has."""
-        a = self.program.axes[i]
-        return min(a.tile, bounds(a.extent)[1])
+        return min(self.program.axes[i].tile, bounds(self.program.axes[i].extent)[1])
 
     def lengths(self, i: int) -> frozenset[int]:
         """How many indices the tiles of an axis can have; of symbolic ones, some hundred cases."""

@@ -131,8 +131,7 @@ class Renderer:
         # mod takes a field of packed bits
         quick = (SLOW.keys() - {"mod"}).isdisjoint(v.op for v in inner if isinstance(v, ir.Map))
         more = self.layout.indices({i for w in reading for i in axes(w) - axes(let.value)})
-        once = not isinstance(let.value, ir.Reduce) and more <= 1 + quick
-        return once and 0 < len(inner) < 64
+        return 0 < len(inner) < 64 and more <= 1 + quick and not isinstance(let.value, ir.Reduce)
 
     def _statement(self, s: ir.Stmt) -> None:
         out, layout = self.out, self.layout

@@ -204,8 +204,10 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     roots = []
     for root, c in zip(translation.roots, tops, strict=True):
         index = tuple(map(session.bits.index, root.index))
-        buffer = replace(root.buffer, finite=c in finite)
-        roots.append(Stored(meaning[c].id, buffer, index, root.output))
+        own = meaning[c].id
+        weight = classes[own].weights_only and not root.output
+        buffer = replace(root.buffer, weight=weight, finite=c in finite)
+        roots.append(Stored(own, buffer, index, root.output))
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())

@@ -31,7 +31,6 @@ from lambent.graph.dim import (
     representative,
     terms_of,
 )
-from lambent.graph.node import is_finite
 from lambent.graph.prove import Prover, substitute
 
 HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINARY, *REDUCTIONS)} | {
@@ -141,7 +140,7 @@ class Session:
             yield f"(set (holds {name}) {CODE[buffer.dtype]})"
             yield f"(set (varies {name}) {0 if buffer.weight else VARIES})"
         for source, n in self.translation.sources.items():
-            if n.dtype.is_float and (n.op == "input" or is_finite(n.attr)):
+            if n.dtype.is_float and (n.op == "input" or n.attr.finite):
                 yield f"(finite_buffer {self._string(source)})"
 
     def _terms(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lambent.graph.node import Node, Weight, above, is_finite, make, topo
+from lambent.graph.node import Node, Weight, above, make, topo
 from lambent.graph.ops import REDUCE, VIEWS
 
 
@@ -176,7 +176,7 @@ def abstract(results: Sequence[Node], leaves: Collection[Node] = ()) -> tuple[In
             inputs.append(n)
         elif n.op == "weight":
             attr = Weight(f"w{len(weights)}", n.attr.array)
-            told = n.dtype.is_float and is_finite(n.attr)
+            told = n.dtype.is_float and n.attr.finite
             weights.append(n)
         lines.append(repr((op, told, [place[s] for s in srcs], n.dtype, n.shape)))
         place[n] = len(place)

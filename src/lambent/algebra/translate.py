@@ -20,7 +20,7 @@ from lambent.algebra.names import mixed_radix, name_axes, reducing
 from lambent.algebra.term import LOG2E, Buffer, Term, Terms, walk
 from lambent.graph.dim import Dim, Size, axes_in, representative
 from lambent.graph.dtypes import DType, bool_, int64
-from lambent.graph.node import Node, is_finite, topo
+from lambent.graph.node import Node, topo
 from lambent.graph.ops import REDUCE, SOURCES, VIEWS
 from lambent.graph.prove import Prover
 from lambent.graph.views import source_index
@@ -103,7 +103,7 @@ class _Translator:
             while name in taken:
                 name += "_"
             taken.add(name)
-            return Buffer(name, n.dtype, n.shape, weight, not weight or is_finite(n.attr))
+            return Buffer(name, n.dtype, n.shape, weight, not weight or n.attr.finite)
 
         leaves = [n for op in ("input", "weight") for n in self.nodes if n.op == op]
         self.buffer = {n: new(n.name, n, n.op == "weight") for n in leaves}

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,22 +22,17 @@ from lambent.graph.dtypes import DType
 from lambent.graph.orders import postorder
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)
 class Weight:
     """A named array that belongs to the graph; equal only to itself."""
 
     name: str
     array: np.ndarray[Any, Any] = field(repr=False)
 
-
-_finite: weakref.WeakKeyDictionary[Weight, bool] = weakref.WeakKeyDictionary()
-
-
-def is_finite(weight: Weight) -> bool:
-    """True if no element is infinite or NaN. Looked at once."""
-    if weight not in _finite:
-        _finite[weight] = bool(np.isfinite(weight.array).all())
-    return _finite[weight]
+    @cached_property
+    def finite(self) -> bool:
+        """True if no element is infinite or NaN."""
+        return bool(np.isfinite(self.array).all())
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -9,7 +9,7 @@ blocks is computed in the outermost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -17,6 +17,7 @@ from itertools import takewhile
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import axes_in
 from lambent.graph.dtypes import bool_
+from lambent.graph.orders import postorder
 from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel, Output
 from lambent.kernel.panels import dims, panelled
@@ -152,28 +153,23 @@ class _Lowering:
 
     def name_shared(self, scope: Scope, here: Sequence[Goal], deeper: Sequence[Term]) -> None:
         """Count uses, and compute ahead what deeper loops use and do not change."""
-        ahead = list(dict.fromkeys(self.invariant(scope, deeper)))
+        ahead = self.invariant(scope, deeper)
         scope.named.update(ahead)
         twice = [g.terms[0] for g in here if g.kind in FOLDS]
         self.values.count(scope, [*(t for g in here for t in g.terms), *twice, *ahead])
         for t in ahead:
             self.values.value(t, scope)
 
-    def invariant(self, scope: Scope, roots: Sequence[Term]) -> Iterator[Term]:
+    def invariant(self, scope: Scope, roots: Sequence[Term]) -> list[Term]:
         """The largest terms below the roots that cost something and need no further loop."""
-        seen: set[Term] = set()
-        stack = list(reversed(roots))
-        while stack:
-            t = stack.pop()
-            if t in seen or t in scope.env:
-                continue
-            seen.add(t)
+
+        def able(t: Term) -> bool:
             costs = t.op in REDUCTIONS or self.values.cost(t) > (8 if t.dtype == bool_ else 0)
             small = self.values.size(t.free) <= HOIST_LIMIT
-            if costs and small and t.free & self.values.looped <= scope.open:
-                yield t
-            else:
-                stack.extend(reversed(t.below))
+            return costs and small and t.free & self.values.looped <= scope.open
+
+        inside = postorder(roots, lambda t: () if able(t) else t.below, scope.env)
+        return [t for t in inside if able(t)]
 
     # ---- statements --------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ them, once, when a program is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,8 +28,11 @@ def dims(kernel: Kernel, width: int = 1) -> dict[str, int]:
     for t in walk(*(o.term for o in kernel.outputs)):
         if t.op == "in":
             places.setdefault(t.args[0], set()).add(t.args[1])
-        for load in _summed(t) if t.axes else ():
-            kept[load.args[0]] = kept.get(load.args[0], load.free) - t.axes
+        elif t.axes:
+            inner = {u for u in walk(*t.kids) if u.axes}  # what they load is theirs
+            for load in walk(*t.kids, known=inner):
+                if load.op == "in" and load.free & t.axes:
+                    kept[load.args[0]] = kept.get(load.args[0], load.free) - t.axes
     found: dict[str, int] = {}
     for b in kernel.inputs if not kernel.weights_only else ():
         if not b.weight or b.name not in kept or len(places[b.name]) > 1:
@@ -45,16 +47,6 @@ def dims(kernel: Kernel, width: int = 1) -> dict[str, int]:
         if along:
             found[b.name] = max(along)[1]
     return found
-
-
-def _summed(t: Term) -> Iterator[Term]:
-    """The loads that a reduction ranges over, not those of reductions inside of it."""
-    todo = list(t.kids)
-    while todo:
-        u = todo.pop()
-        if u.op == "in" and u.free & t.axes:
-            yield u
-        todo += [] if u.axes else u.kids
 
 
 def panelled(kernel: Kernel, at: dict[str, int], width: int) -> Kernel:

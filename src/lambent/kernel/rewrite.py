@@ -17,6 +17,7 @@ from typing import Any
 from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import Atom, Size, axes_in, axis, terms_of, value, values_in
 from lambent.graph.dtypes import bool_
+from lambent.graph.orders import postorder
 from lambent.graph.prove import bounds, substitute
 from lambent.kernel.kernel import Kernel, Output
 
@@ -207,16 +208,13 @@ def split(kernel: Kernel) -> Split:
 
 def _nested(t: Term, bound: frozenset[int]) -> frozenset[int]:
     """Axes of the reductions below t that cannot leave the loops over `bound`."""
-    found: frozenset[int] = frozenset()
-    seen: set[tuple[Term, frozenset[int]]] = set()
-    stack = [(t, bound)]
-    while stack:
-        term, outer = stack.pop()
-        if (term, outer) not in seen and term.free & outer:
-            seen.add((term, outer))
-            found |= term.axes
-            stack.extend((k, outer | term.axes) for k in term.below)
-    return found
+
+    def inside(at: tuple[Term, frozenset[int]]) -> list[tuple[Term, frozenset[int]]]:
+        outer = at[1] | at[0].axes
+        return [(k, outer) for k in at[0].below if k.free & outer]
+
+    start = [(t, bound)] if t.free & bound else []
+    return frozenset[int]().union(*(u.axes for u, _ in postorder(start, inside)))
 
 
 # ---- folds and sums ----------------------------------------------------------------------------

@@ -93,11 +93,11 @@ class _Search:
         self.table: dict[int, dict[Key, Body]] = {}
         self.loads: dict[int, Body] = {}
         self.capped: set[int] = set()
-        self.size = {name: space.used(name) for name in space.source.buffers}
-        self.size.update((i.buffer.name, i.buffer.bytes) for i in space.stored)
-        names = [*space.by_name, *(n for n in space.source.buffers if n not in space.by_name)]
-        self.leaf_bit = {name: 1 << n for n, name in enumerate(names)}  # stored ones come first
-        self.leaf_names = names
+        names = list(dict.fromkeys((*space.by_name, *space.source.buffers)))  # stored ones first
+        seconds = {name: space.used(name) * space.prices.byte for name in names}
+        self.reads = [*seconds.values()]  # by number
+        self.leaf = {n: 0 if space.buffer(n).weight else 1 << i for i, n in enumerate(names)}
+        self.weights = {n: 0.0 if self.leaf[n] else s for n, s in seconds.items()}
         self.reduction_bit = {
             family: 1 << space.item.get(c, len(names) + n)  # what is computed is not loaded
             for n, (family, c) in enumerate(space.chief.items())
@@ -115,15 +115,8 @@ class _Search:
 
     # ---- costs ----
 
-    def leaf(self, name: str) -> int:
-        return 0 if self.space.at_load(name) else self.leaf_bit[name]
-
-    def reading(self, name: str) -> float:
-        """Seconds to read a buffer of weights; others are leaves."""
-        return self.size[name] * self.space.prices.byte if self.space.at_load(name) else 0.0
-
     def _alone(self, c: int, alt: Alt) -> float:
-        read = self.reading(str(alt.args[0])) if alt.op == "in" else 0.0
+        read = self.weights[alt.args[0]] if alt.op == "in" else 0.0
         return read + own_cost(self.space, c, alt)
 
     def own(self, c: int, alt: Alt, kids: Sequence[Body]) -> float:
@@ -137,21 +130,18 @@ class _Search:
 
     def _leaf_costs(self, leaves: int) -> tuple[float, float]:
         """Seconds to read leaves, and to make them."""
-        names = [self.leaf_names[i] for i in bits(leaves)]
-        needed = reduce(int.__or__, (self.making(n)[0] for n in names), 0)
-        read = sum(self.size[n] for n in names) * self.space.prices.byte
-        return read, sum(self.making(self.leaf_names[i])[1] for i in bits(needed))
+        needed = reduce(int.__or__, (self.making(i)[0] for i in bits(leaves)), 0)
+        read = sum(self.reads[i] for i in bits(leaves))
+        return read, sum(self.making(i)[1] for i in bits(needed))
 
-    def _making(self, name: str) -> tuple[int, float]:
-        """What is made on the way to a stored value, itself included, and its own seconds: those of
-        the body that is cut at every other."""
-        if name not in self.space.by_name:
+    def _making(self, i: int) -> tuple[int, float]:
+        """What is made on the way to stored value number i, itself included, and its own seconds:
+        those of the body that is cut at every other."""
+        if i >= len(self.space.stored):
             return 0, 0.0
-        stored, prices = self.space.stored[self.space.by_name[name]], self.space.prices
-        body = next(b for b in self.table[stored.cls].values() if b.basic)
-        before = (self.making(self.leaf_names[i])[0] for i in bits(body.leaves))
-        needed = reduce(int.__or__, before, self.leaf_bit[name])
-        return needed, body.work + self.size[name] * prices.byte + prices.launch
+        body = next(b for b in self.table[self.space.stored[i].cls].values() if b.basic)
+        needed = reduce(int.__or__, (self.making(j)[0] for j in bits(body.leaves)), 1 << i)
+        return needed, body.work + self.reads[i] + self.space.prices.launch
 
     def rank(self, leaves: int, work: float) -> float:
         """Optimistic seconds of a kernel and of what makes its leaves."""
@@ -164,10 +154,11 @@ class _Search:
         s = self.space
         for c, item in s.item.items():
             name = s.stored[item].buffer.name
-            self.loads[c] = Body(c, None, (), self.leaf(name), 0, 0, self.reading(name))
+            self.loads[c] = Body(c, None, (), self.leaf[name], 0, 0, self.weights[name])
             self.number(self.loads[c])
-        for c in sorted(s.best):
-            self.basic(c)
+        for c in postorder(sorted(s.best), lambda c: s.best[c].kids):
+            body = self.basic(c)
+            self.table[c] = {(body.leaves, body.reductions): body}
         order = sorted((c for c in s.cost if not s.weights(c)), key=lambda c: (s.cost[c], c))
         fixpoint({c: [k for a in s.alts[c] for k in a.kids] for c in order}, self.refresh)
 
@@ -182,25 +173,18 @@ class _Search:
             if self.part_work[body.uid]:
                 body.parts |= 1 << body.uid
 
-    def basic(self, c: int) -> None:
+    def basic(self, c: int) -> Body:
         """The body of the cheapest tree, cut at every value that can be stored.
 
         A class of weights has no other; it is computed at load, and there nothing is cut.
         """
-        if c in self.table:
-            return
-        alt = self.space.best[c]
-        kids: list[Body] = []
-        for k in alt.kids:
-            self.basic(k)
-            cut = k in self.loads and not self.space.weights(c)
-            kids.append(self.loads[k] if cut else next(iter(self.table[k].values())))
-        body = self.made(c, alt, kids, basic=True)
-        self.table[c] = {(body.leaves, body.reductions): body}
+        alt, cut = self.space.best[c], {} if self.space.weights(c) else self.loads
+        kids = [cut[k] if k in cut else next(iter(self.table[k].values())) for k in alt.kids]
+        return self.made(c, alt, kids, basic=True)
 
     def made(self, c: int, alt: Alt, kids: Sequence[Body], basic: bool = False) -> Body:
         """The body of these operands, numbered."""
-        leaves, parts = self.leaf(alt.args[0]) if alt.op == "in" else 0, 0
+        leaves, parts = self.leaf[alt.args[0]] if alt.op == "in" else 0, 0
         reductions = self.reduction(c, alt)
         for b in kids:
             leaves, reductions = leaves | b.leaves, reductions | b.reductions
@@ -234,7 +218,7 @@ class _Search:
     def combine(self, c: int, alt: Alt) -> dict[Key, Partial]:
         """The cheapest choice of operand bodies for each signature."""
         found: dict[Key, Partial] = {
-            (self.leaf(alt.args[0]) if alt.op == "in" else 0, 0): (0, 0.0, ())
+            (self.leaf[alt.args[0]] if alt.op == "in" else 0, 0): (0, 0.0, ())
         }
         for kid in alt.kids:
             new: dict[Key, Partial] = {}
@@ -410,9 +394,7 @@ class _Builder:
             return None
         terms = list(walk(term))
         names = dict.fromkeys(t.args[0] for t in terms if t.op == "in")
-        inputs = tuple(
-            s.stored[s.by_name[n]].buffer if n in s.by_name else s.source.buffers[n] for n in names
-        )
+        inputs = tuple(map(s.buffer, names))
         axes = have.union(*(t.free | t.axes for t in terms))
         extents = {a: s.source.extents[a] for a in sorted(axes)}
         extents |= {a: s.extent(whole) for a, whole in stored.sums.items()}
@@ -429,11 +411,9 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
     search.run()
     space, builder, named = search.space, _Builder(search.space), search.space.by_name
     found: list[Candidate] = []
-    todo = {i: None for i, s in enumerate(space.stored) if s.output}
-    done = 0
-    while done < len(todo):
-        root = list(todo)[done]
-        stored, before, done = space.stored[root], len(found), done + 1
+    todo = [i for i, s in enumerate(space.stored) if s.output]
+    for root in todo:  # grows as values are read
+        stored, before = space.stored[root], len(found)
         bodies = [
             b
             for n, b in enumerate(search.table[stored.cls].values())
@@ -450,7 +430,7 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
                 leaves = tuple(named[b.name] for b in kernel.inputs if b.name in named)
                 inside = sum(t.op in REDUCTIONS for t in walk(kernel.outputs[0].term))
                 found.append(Candidate(root, leaves, kernel, body.work, inside, body.basic))
-                todo.update(dict.fromkeys(leaves))
+                todo += [leaf for leaf in leaves if leaf not in todo]
         if len(found) == before:
             raise ValueError(f"no kernel computes {stored.buffer.name}")
     capped = {space.stored[space.item[c]].buffer.name for c in search.capped if c in space.item}

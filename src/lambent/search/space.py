@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -61,6 +61,7 @@ class Space:
     source: Saturated
     prices: Prices
     free: dict[int, int]
+    volume: Callable[[int], float]  # points of an axis set
     alts: dict[int, tuple[Alt, ...]] = field(default_factory=dict)
     cost: dict[int, float] = field(default_factory=dict)
     best: dict[int, Alt] = field(default_factory=dict)
@@ -70,13 +71,8 @@ class Space:
     by_name: dict[str, int] = field(default_factory=dict)
     family: dict[int, int] = field(default_factory=dict)  # class → class equal up to a constant
     chief: dict[int, int] = field(default_factory=dict)  # family → the reduction that is stored
-    roots: dict[str, int] = field(default_factory=dict)
     below: dict[int, set[int]] = field(default_factory=dict)  # what each root is cheapest made of
     beside: set[tuple[int, int]] = field(default_factory=set)  # axes that are one dim somewhere
-    _sizes: tuple[int, ...] = ()
-
-    def volume(self, mask: int) -> float:
-        return _volume(mask, self._sizes)
 
     def weights(self, cls: int) -> bool:
         return self.source.classes[cls].weights_only
@@ -94,17 +90,17 @@ class Space:
     def bytes(self, cls: int) -> float:
         return self.points(cls) * self.source.classes[cls].dtype.itemsize
 
-    def at_load(self, name: str) -> bool:
-        """Whether a buffer holds weights, or what is made of them alone, when a program runs."""
-        if name in self.by_name:
-            stored = self.stored[self.by_name[name]]
-            return self.weights(stored.cls) and not stored.output
-        return self.source.buffers[name].weight
+    def buffer(self, name: str) -> Buffer:
+        """What is stored under a name, else the input or weight."""
+        own = self.by_name.get(name)
+        return self.source.buffers[name] if own is None else self.stored[own].buffer
 
     def used(self, name: str) -> float:
-        """Bytes of an input that some kernel may read at least: its largest access."""
+        """Bytes of a buffer that some kernel may read at least: of an input its largest access."""
+        if name in self.by_name:
+            return self.buffer(name).bytes
         loads = [c for c in self.alts for a in self.alts[c] if a.op == "in" and a.args[0] == name]
-        return min(self.source.buffers[name].bytes, max(map(self.bytes, loads), default=0.0))
+        return min(self.buffer(name).bytes, max(map(self.bytes, loads), default=0.0))
 
     def repeats(self, alt: Alt) -> dict[int, float]:
         """How often operands are computed: a reduction's for each tile of other axes, alone."""
@@ -124,24 +120,20 @@ class Space:
         return FREE.isdisjoint(n.op for n in self.source.classes[cls].nodes)
 
 
-@cache
-def _volume(mask: int, sizes: tuple[int, ...]) -> float:
-    return float(math.prod(sizes[i] for i in bits(mask)))
-
-
 def mask_of(axes: Iterable[int]) -> int:
     return sum(1 << a for a in axes)
 
 
 def prepare(source: Saturated, prices: Prices) -> Space:
     """Flatten, price, and choose what may be stored."""
-    sizes = tuple(
-        representative(source.extents.get(i, 1)) for i in range(max(source.extents, default=-1) + 1)
-    )
+    sizes = {a: representative(n) for a, n in source.extents.items()}
+    volume = cache(lambda mask: float(math.prod(sizes[a] for a in bits(mask))))
     free = {c: mask_of(e.free) for c, e in source.classes.items()}
-    space = Space(source, prices, free, _sizes=sizes)
+    space = Space(source, prices, free, volume)
     space.family = families(source)
-    space.roots = {r.buffer.name: r.cls for r in source.roots}
+    space.stored = [*source.roots]
+    space.by_name = {r.buffer.name: n for n, r in enumerate(source.roots)}
+    space.item = {r.cls: n for n, r in reversed([*enumerate(source.roots)])}
     flat = {op: flatten(source, op) for op in ("mul", "add")}
     for c in source.classes:
         space.alts[c] = tuple(_alternatives(source, c, flat))
@@ -329,18 +321,18 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
 
 def _needs(space: Space, alt: Alt) -> tuple[int, ...]:
     """The classes that an alternative is made of: operands, or the stored value that it loads."""
-    loaded = space.roots.get(alt.args[0]) if alt.op == "in" else None
-    return alt.kids if loaded is None else (*alt.kids, loaded)
+    loaded = space.by_name.get(alt.args[0]) if alt.op == "in" else None
+    return alt.kids if loaded is None else (*alt.kids, space.stored[loaded].cls)
 
 
 def _own_and_loads(space: Space, c: int, alt: Alt) -> float:
     """Seconds of an alternative's arithmetic, and of what it loads or stores to load it."""
     cost = own_cost(space, c, alt) + EPSILON
-    if alt.op == "in" and alt.args[0] in space.roots:
-        stored = space.bytes(space.roots[alt.args[0]])
-        cost += (space.bytes(c) + stored) * space.prices.byte + space.prices.launch
-    elif alt.op == "in":
-        cost += min(space.bytes(c), space.source.buffers[alt.args[0]].bytes) * space.prices.byte
+    if alt.op == "in":
+        whole = space.buffer(alt.args[0]).bytes
+        cost += min(space.bytes(c), whole) * space.prices.byte
+        if alt.args[0] in space.by_name:
+            cost += whole * space.prices.byte + space.prices.launch
     return cost
 
 
@@ -358,18 +350,14 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     Returns the groups of factors that have become a stored class.
     """
     source = space.source
-    space.below = {c: {*_reached(space, [c])} for c in space.roots.values()}
+    space.below = {r.cls: {*_reached(space, [r.cls])} for r in source.roots}
     loads = [a.args[1] for alts in space.alts.values() for a in alts if a.op == "in"]
     for i in dict.fromkeys(itertools.chain(*loads, *(r.index for r in source.roots))):
         step = steps(i)
         every = itertools.permutations(step, 2)
         space.beside |= {(a, b) for a, b in every if step[a] == step[b] * source.extents[b]}
-    space.stored = [*source.roots]
-    for n, r in enumerate(source.roots):
-        space.by_name[r.buffer.name] = n
-        space.item.setdefault(r.cls, n)
     wanted = [*space.chief.values()]
-    reached = _reached(space, space.roots.values())
+    reached = _reached(space, space.below)
     pairs = [(k, c) for c in reached for k in dict.fromkeys(space.best[c].kids)]
     uses = Counter(k for k, _ in pairs)
     rows = {k for k, c in pairs if space.points(c) >= 2 * space.points(k)}  # repeated
@@ -387,16 +375,15 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
     operands: Groups = {}
     for c in reached:
         for alt in space.alts[c]:
-            if alt.op in REDUCTIONS and alt.op != "max":
-                factors = _factors(alt)[1]
-                both = sides(space, factors)
-                weights = [i for i, f in enumerate(factors) if space.weights(f)]
-                for group in (*both, weights) if len(both) > 1 else ():
-                    f = tuple(sorted(factors[i] for i in group))
-                    if len(f) == 1 and space.compute(f[0]):
-                        wanted.append(f[0])
-                    elif f in by_factors:
-                        operands[f] = by_factors[f]
+            factors = contracted(alt)
+            both = sides(space, factors)
+            weights = [i for i, f in enumerate(factors) if space.weights(f)]
+            for group in (*both, weights) if len(both) > 1 else ():
+                f = tuple(sorted(factors[i] for i in group))
+                if len(f) == 1 and space.compute(f[0]):
+                    wanted.append(f[0])
+                elif f in by_factors:
+                    operands[f] = by_factors[f]
     wanted += [c for c, _ in operands.values()]
     ends = _ends(space, by_factors)
     wanted = [c for c in wanted if c in ends and not space.weights(c)]
@@ -442,7 +429,9 @@ def _ends(space: Space, products: Groups) -> set[int]:
 def _packs(space: Space, c: int) -> bool:
     """Whether storing a class of weights at load can pay: neither cheap nor an array as it is."""
     load = space.bytes(c) * space.prices.byte
-    if c not in space.best or not space.free[c] or space.cost[c] < load or not _reads(space, c):
+    if c not in space.best or not space.free[c] or space.cost[c] < load:
+        return False
+    if all(space.best[k].op != "in" for k in _reached(space, [c])):  # arithmetic of indices
         return False
     last, loads = layout(space, c)[-1], [a.args[1] for a in space.alts[c] if a.op == "in"]
     return not any(_unit(index, last) for index in loads)
@@ -452,11 +441,6 @@ def _unit(index: tuple[Size, ...], a: int) -> bool:
     """Whether a step along the axis is a step of one element."""
     moved = [i for i in index if a in axes_in(i)]
     return moved == [*index[-1:]] and steps(index[-1]).get(a) == 1
-
-
-def _reads(space: Space, c: int) -> bool:
-    """Whether the cheapest tree reads a buffer; else it is arithmetic of indices."""
-    return any(space.best[k].op == "in" for k in _reached(space, [c]))
 
 
 def _store(space: Space, c: int, wanted: Collection[int]) -> None:
@@ -530,20 +514,14 @@ def layout(space: Space, c: int) -> list[int]:
     """
     made = [r for r in space.source.roots if c in space.below[r.cls]]
     roots = map(outermost_first, itertools.chain(*(r.index for r in (*made, *space.source.roots))))
-    seen, loads = set[int](), [[part for _, part, _ in space.source.cuts]]
 
-    def visit(k: int) -> None:
-        if k in seen or k not in space.best:
-            return
-        seen.add(k)
-        alt = space.best[k]
-        if alt.op == "in":
-            loads.append([a for i in alt.args[1] for a in outermost_first(i)])
-        front, rest = _factors(alt)
-        for kid in (*front, *sorted(rest, key=lambda x: (space.weights(x), x))):
-            visit(kid)
+    def below(k: int) -> list[int]:
+        front, rest = _factors(space.best[k])
+        return [*front, *sorted(rest, key=lambda x: (space.weights(x), x))]
 
-    visit(c)
+    read = [space.best[k] for k in postorder([c], below) if space.best[k].op == "in"]
+    loads = [[part for _, part, _ in space.source.cuts]]
+    loads += ([a for i in alt.args[1] for a in outermost_first(i)] for alt in read)
     free = space.source.classes[c].free
     whole = [load for load in loads if free <= {*load}]  # an input that has all of the axes
     order = dict.fromkeys(itertools.chain(*whole[:1], *roots, *loads, sorted(free)))

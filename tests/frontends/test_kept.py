@@ -70,6 +70,19 @@ def test_options_and_form_differ(compiles: list[Any]) -> None:
     assert len(compiles) == 5
 
 
+def test_a_longer_search_serves_who_asks_for_less(
+    compiles: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(graph(), budget=0.2)
+    made(graph(), budget=0.1)
+    assert len(compiles) == 1
+    made(graph(), budget=0.3, progress=lambda state: None)
+    assert len(compiles) == 2
+    assert "had 0.2 s of search; searching on, for 0.3 s" in capsys.readouterr().err
+    (file,) = (tmp_path / "programs").iterdir()  # nobody asks for the shorter one any more
+    assert file.name.endswith(".0.3.lambent")
+
+
 def test_weights_that_are_read_as_they_are_stay_the_graphs(compiles: list[Any]) -> None:
     array = np.arange(8, dtype=np.float32)
 

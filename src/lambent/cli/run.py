@@ -69,8 +69,8 @@ def obtain(batch: int, length: int, budget: float, device: str, fresh: bool) -> 
     """The program for these shapes, and whether it came from the cache of programs."""
     from lambent.frontends import kept
 
-    key = kept.program_key("minilm", device, (batch, length, budget, minilm.version()))
-    if not fresh and (program := kept.load_program(key)) is not None:
+    key = kept.program_key("minilm", device, (batch, length, minilm.version()), budget)
+    if not fresh and (program := kept.load_program(kept.longest(key))) is not None:
         return program, True
     program = compile_graph(minilm.graph(batch, length), "minilm", device, budget)
     kept.save_program(key, program)

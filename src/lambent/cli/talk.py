@@ -78,8 +78,8 @@ def _program(model: LanguageModel, budget: float, device: str, fresh: bool) -> t
     from lambent.text.generate import compile_options, graph
 
     forms = sorted((n, w.format, w.shape, w.panels) for n, w in model.weights.items())
-    key = kept.program_key("decoder", device, (model.config, forms, budget))
-    if not fresh and (program := kept.load_program(key)) is not None:
+    key = kept.program_key("decoder", device, (model.config, forms), budget)
+    if not fresh and (program := kept.load_program(kept.longest(key))) is not None:
         return program, False
     options = compile_options(model)
     program = compile_graph(graph(model), model.path.stem, device, budget, **options)

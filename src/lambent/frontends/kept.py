@@ -2,11 +2,13 @@
 
 A file's name is a hash of what the program computes, on what device, and of our own sources. Of a
 graph that is its nodes, names and sizes and the contents of its weights, so that a wrong hit is
-impossible. The oldest files go once there are too many; `lambent cache clear` removes all.
+impossible. Beside the hash stand the seconds of the search: who asks for as many or fewer gets the
+program. The oldest files go once there are too many; `lambent cache clear` removes all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -36,41 +38,81 @@ def compiled(
     budget: float = 60.0,
     seed: int = 0,
     progress: bool | Callable[[Progress], None] = True,
-    key: str | None = None,
     **more: Any,
 ) -> Program:
     """As `lambent.compile`, or the program that an earlier call of equal meaning kept.
 
-    Weights that a kept program reads as they are stay the arrays of the graph. `key` is what
-    `graph_key` says, for who knows it already; `more` are the other options of `compile`.
+    The earlier search had as many seconds or more. Weights that a kept program reads as they are
+    stay the arrays of the graph. `more` are the other options of `compile`.
     """
-    key = key or graph_key(outputs, device, budget, seed, more)
+    return obtained(outputs, device, budget, seed, progress, **more)[0]
+
+
+def obtained(
+    outputs: Outputs, device: str, budget: float, seed: int,
+    progress: bool | Callable[[Progress], None] = True, **more: Any,
+) -> tuple[Program, str]:  # fmt: skip
+    """As `compiled`, and the program's file."""
+    own = graph_key(outputs, device, budget, seed, more)
     given = {n.name: n.attr.array for n in topo(_nodes(outputs)) if n.op == "weight"}
+    key = longest(own)
     kept = load_program(key, given)
     if kept is not None:
-        return kept
+        return kept, key
     from lambent.compiler import compile  # and what it searches with: a second, which a hit saves
 
+    for seconds, _ in _searched(own)[:1] if progress else ():
+        print(
+            f"the program that is kept had {seconds:g} s of search; searching on, for {budget:g} s",
+            file=sys.stderr,
+        )
     program = compile(outputs, device=device, budget=budget, seed=seed, progress=progress, **more)
     if not program.explain()["interrupted"]:
-        save_program(key, program)
-    return program
+        save_program(own, program)
+    return program, own
 
 
 def graph_key(
     outputs: Outputs, device: str, budget: float, seed: int, more: Mapping[str, Any] = {}
 ) -> str:
-    """The file of a graph's program."""
-    return program_key("graph", device, (_meaning(outputs), budget, seed, sorted(more.items())))
+    """The file of a graph's program after a search of as many seconds."""
+    return program_key("graph", device, (_meaning(outputs), seed, sorted(more.items())), budget)
 
 
-def program_key(name: str, device: str, what: tuple[object, ...], kind: str = "lambent") -> str:
-    """The file of a program in the cache: what it computes, where, and by which compiler."""
+def program_key(
+    name: str, device: str, what: tuple[object, ...], budget: float | None = None,
+    kind: str = "lambent",
+) -> str:  # fmt: skip
+    """The file of a program in the cache: what it computes, where, and by which compiler.
+
+    budget: the seconds of search that it had.
+    """
     from lambent.backends.base import get
     from lambent.search.database import code_version
 
     version = code_version(".")  # of all: what writes the graph, and what puts kernels together
-    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.{kind}"
+    end = kind if budget is None else f"{budget:g}.{kind}"
+    return f"programs/{name}-{digest(version, get(device).device_key(), str(what))}.{end}"
+
+
+def longest(key: str) -> str:
+    """The file of the same program that had most seconds of search, if no fewer than this one."""
+    _, _, own = _parts(key)
+    return next((file for seconds, file in _searched(key) if seconds >= own), key)
+
+
+def _searched(key: str) -> list[tuple[float, str]]:
+    """Of each file of a program the seconds of its search, and its name; most seconds first."""
+    folder, stem, _ = _parts(key)
+    names = [f"{folder}/{p.name}" for p in (cache_dir() / folder).glob(f"{stem}.*.lambent")]
+    return sorted(((_parts(name)[2], name) for name in names), reverse=True)
+
+
+def _parts(key: str) -> tuple[str, str, float]:
+    """Folder, what the program is, and the seconds of its search."""
+    folder, _, name = key.rpartition("/")
+    stem, _, rest = name.partition(".")
+    return folder, stem, float(rest.removesuffix(".lambent"))
 
 
 def load_program(key: str, given: Mapping[str, Array] = {}) -> Program | None:
@@ -89,6 +131,8 @@ def load_program(key: str, given: Mapping[str, Array] = {}) -> Program | None:
         os.utime(path)
     except (ValueError, OSError) as error:
         print(f"cached program not usable, searching anew: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            path.unlink()
         return None
     for part in (*found.narrower, found) if given else ():
         slots = zip(part.manifest.weights, part.weights, strict=True)
@@ -102,6 +146,9 @@ def save_program(key: str, program: Program) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         program.save(path)
+        for _, other in _searched(key):
+            if longest(other) == key != other:  # nobody will ask for it any more
+                (cache_dir() / other).unlink(missing_ok=True)
         _prune()
     except OSError as error:
         print(f"program not kept: {error}", file=sys.stderr)

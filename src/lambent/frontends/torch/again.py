@@ -39,14 +39,14 @@ class Again:
     def __init__(
         self, module: GraphModule, inputs: Sequence[Any], fixed: frozenset[int], options: Options
     ) -> None:
-        self.inputs = inputs
+        self.inputs, self.budget = inputs, options.budget
         self.states: dict[int, tuple[Any, ...]] = {}
         self.key: str | None = None
         if options.device not in ENGINES:
             with contextlib.suppress(_Untold):
                 told = [self._input(i, x, fixed) for i, x in enumerate(inputs)]
-                what = (str(options), _settings(), told, _text(module))
-                self.key = kept.program_key("torch", options.device, what, "json")
+                what = (str(replace(options, budget=0)), _settings(), told, _text(module))
+                self.key = kept.program_key("torch", options.device, what, kind="json")
         (output,) = (n for n in module.graph.nodes if n.op == "output")
         self.results = len(output.args[0])
 
@@ -72,6 +72,8 @@ class Again:
         if note is None:
             return None
         told = json.loads(note)
+        if told["budget"] < self.budget:
+            return None
         call = Call(**told["call"])
         given = {name: to_array(self.inputs[i]) for name, i in call.held.items()}
         program = kept.load_program(told["program"], given)
@@ -115,6 +117,7 @@ class Again:
                 call = asdict(replace(here, reads=reads, held=held))
                 results = [numbers[n] for n in wanted]
                 told = {"program": program, "call": call, "results": results}
+                told["budget"] = self.budget
                 cache.write(str(self.key), json.dumps(told).encode())
 
         return built

@@ -143,11 +143,7 @@ def _metas(module: GraphModule) -> list[torch.Tensor]:
 def _compiled(tensors: Sequence[Tensor], options: Options) -> tuple[Run, str | None]:
     from lambent.frontends import kept
 
-    key = kept.graph_key(tuple(tensors), options.device, options.budget, options.seed)
-    program = kept.compiled(
-        tuple(tensors), device=options.device, budget=options.budget, seed=options.seed, key=key
-    )
-    return program, key
+    return kept.obtained(tuple(tensors), options.device, options.budget, options.seed)
 
 
 def _evaluated(tensors: Sequence[Tensor], options: Options) -> tuple[Run, str | None]:

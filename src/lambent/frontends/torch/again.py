@@ -116,8 +116,7 @@ class Again:
             if made.builds == 1 and self.states.keys() >= set(held.values()):
                 call = asdict(replace(here, reads=reads, held=held))
                 results = [numbers[n] for n in wanted]
-                told = {"program": program, "call": call, "results": results}
-                told["budget"] = self.budget
+                told = {"program": program, "call": call, "results": results, "budget": self.budget}
                 cache.write(str(self.key), json.dumps(told).encode())
 
         return built

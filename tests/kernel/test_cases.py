@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from kernels import Build, data
 
 from lambent.algebra.term import walk
@@ -12,7 +13,8 @@ from lambent.graph.dtypes import float32, int64, uint8
 from lambent.kernel.cases import cases
 
 
-def test_the_cases_of_a_short_sum_are_known() -> None:
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_cases_of_a_short_sum_are_known(scaled: bool) -> None:
     """Fields of packed bytes."""
     b = Build()
     i, f, k = b.axes(9, 2, 16)
@@ -21,7 +23,8 @@ def test_the_cases_of_a_short_sum_are_known() -> None:
     fields = (b.t.cast(low, float32), b.t.cast(b.t.binary("sub", q, low), float32))
     number = [b.t.binary("eq", b.t.val(axis(f)), b.c(n, dtype=int64)) for n in range(2)]
     both = (b.t.binary("mask", c, y) for c, y in zip(number, fields, strict=True))
-    b.out("Y", b.sum((f, k), b.mul(x, b.add(*both))), i)
+    norm = b.sum((f, k), b.mul(x, x)) if scaled else b.c(1.0)  # of axes of the same names
+    b.out("Y", b.sum((f, k), b.mul(norm, x, b.add(*both))), i)
     kernel, inputs = b.kernel(), data(b.kernel(), 0, {})
     new = cases(kernel)
     (want,), (got,) = (evaluate(one, inputs, {}) for one in (kernel, new))

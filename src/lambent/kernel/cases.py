@@ -25,14 +25,15 @@ def cases(kernel: Kernel) -> Kernel:
 
 
 def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
-    inside = list(walk(*t.kids))
-    compared = frozenset[int]().union(*(u.free for u in inside if u.op in ("eq", "less")))
-    alone = t.axes & compared.difference(*(u.axes for u in inside))
-    i = next((i for i in sorted(alone) if bound(extents[i]) == extents[i] <= SHORT), None)
-    if i is None or t.op != "sum" or any(u.axes for u in inside):  # those would be repeated
+    if t.op != "sum" or two_groups([u.free - t.axes for u in factors(t.kids[0])], int):
         return t
-    if two_groups([u.free - t.axes for u in factors(t.kids[0])], int):
-        return t
-    every = [everywhere(terms, axes={i: n})(*t.kids) for n in range(bound(extents[i]))]
-    total = reduce(partial(terms.binary, "add"), every)
-    return _cases(terms, extents, terms.reduce("sum", t.axes - {i}, total))
+    for i in (i for i in sorted(t.axes) if bound(extents[i]) == extents[i] <= SHORT):
+        same = {u: u for u in walk(*t.kids) if i not in u.free}
+        inside = list(walk(*t.kids, known=same))
+        # sums inside would be repeated
+        if any(u.op in ("eq", "less") for u in inside) and not any(u.axes for u in inside):
+            numbers = range(bound(extents[i]))
+            every = [everywhere(terms, axes={i: n}, known=same)(*t.kids) for n in numbers]
+            total = reduce(partial(terms.binary, "add"), every)
+            return _cases(terms, extents, terms.reduce("sum", t.axes - {i}, total))
+    return t

@@ -97,3 +97,17 @@ def test_each_result_is_that_of_a_kernel_of_its_own() -> None:
         for name, made in zip(names, evaluate(c.kernel, values), strict=True):
             np.testing.assert_allclose(made, values[name], rtol=1e-3, atol=1e-4)
     assert max(len(c.roots) for c in several) == 3
+
+
+def test_an_update_of_one_row_stays_alone() -> None:
+    """Keys of which one is new, and a query's scores of all: the new one is written in place."""
+
+    def makes(kept: Any) -> set[int]:
+        old, new, q = (lt.input(name, (n, 64)) for name, n in (("old", 512), ("new", 1), ("q", 1)))
+        keys = kept(lt.where((lt.iota(512) == 3).unsqueeze(-1), new, old), new)
+        source = saturate([keys.node, (q @ keys.mT).node])
+        found = enumerate_kernels(source, prices(CAL, 1e6), 24)
+        return {len(c.roots) for c in loops(found.candidates, Bounder(CAL, source.extents))}
+
+    assert makes(lambda keys, new: keys + new) == {2}
+    assert makes(lambda keys, new: keys) == set()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lambent.algebra.term import REDUCTIONS, Term, walk
+from lambent.algebra.term import REDUCTIONS, Term, Terms, walk
 from lambent.graph.dim import axes_in
 from lambent.kernel.kernel import Buffer, Kernel
+from lambent.kernel.ranges import updates
 from lambent.search.bound import Bounder
 from lambent.search.enumerate import Candidate
 
@@ -54,7 +55,7 @@ def _groups(found: Sequence[Candidate], bounder: Bounder) -> Iterator[_Group]:
     ways: dict[int, list[_Group]] = {}
     for one in alone:
         ways.setdefault(one.roots[0], []).append(one)
-    groups = able = [one for one in alone if not _grows(found[one.members[0]].kernel)]
+    groups = able = [one for one in alone if not _stays(found[one.members[0]].kernel)]
     for _ in range(1, MOST):
         larger: dict[tuple[int, ...], list[_Group]] = {}
         for one, g in itertools.product(able, groups):
@@ -81,10 +82,12 @@ def _apart(found: Sequence[Candidate], bounder: Bounder) -> Iterator[_Group]:
         )
 
 
-def _grows(kernel: Kernel) -> bool:
-    """Whether it runs at load, or writes more than it reads: such a value is better not stored."""
-    read = sum(b.bytes for b in kernel.inputs)
-    return kernel.weights_only or kernel.outputs[0].buffer.bytes > read
+def _stays(kernel: Kernel) -> bool:
+    """Whether it runs at load, or writes more than it reads: such a value is better not stored; or
+    changes some of an input: that is quickest in the input's place, and alone."""
+    read, (out, *_) = sum(b.bytes for b in kernel.inputs), kernel.outputs
+    changes = (updates(Terms(), replace(out, over=b)) for _, b in kernel.overwritable)
+    return kernel.weights_only or out.buffer.bytes > read or any(changes)
 
 
 def _may_share(one: _Group, g: _Group, few: bool) -> bool:

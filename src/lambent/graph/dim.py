@@ -401,11 +401,9 @@ def combine(size: Size, f: Callable[[Atom], Any]) -> Any:
 
 
 def evaluate(
-    size: Size,
-    symbols: Mapping[str, int] = {},
-    axes: Mapping[int, Any] = {},
+    size: Size, symbols: Mapping[str, int] = {}, axes: Mapping[int, Any] = {},
     values: Mapping[Any, Any] = {},
-) -> Any:
+) -> Any:  # fmt: skip
     """The number at given symbols, axis indices and values of terms (ints or NumPy int arrays).
 
     A symbol declared with a multiple may be given under its own name.

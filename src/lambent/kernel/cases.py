@@ -11,7 +11,7 @@ from functools import partial, reduce
 from lambent.algebra.term import Term, Terms, walk
 from lambent.graph.dim import Size
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.rewrite import bound, everywhere, factors, outputs_of, two_groups
+from lambent.kernel.rewrite import bound, factors, outputs_of, rebuilt, two_groups
 
 SHORT = 8  # indices of an axis whose cases are written out
 
@@ -32,8 +32,10 @@ def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
         inside = list(walk(*t.kids, known=same))
         # sums inside would be repeated
         if any(u.op in ("eq", "less") for u in inside) and not any(u.axes for u in inside):
-            numbers = range(bound(extents[i]))
-            every = [everywhere(terms, axes={i: n}, known=same)(*t.kids) for n in numbers]
-            total = reduce(partial(terms.binary, "add"), every)
+            every = [dict(same) for _ in range(bound(extents[i]))]
+            for u in inside:
+                for n, new in enumerate(every):
+                    new[u] = rebuilt(terms, u, new.__getitem__, {i: n})
+            total = reduce(partial(terms.binary, "add"), [new[t.kids[0]] for new in every])
             return _cases(terms, extents, terms.reduce("sum", t.axes - {i}, total))
     return t

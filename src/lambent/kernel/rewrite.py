@@ -58,12 +58,9 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, Size] = {}) ->
     return terms.make(t.op, args, kids, t.dtype)
 
 
-def everywhere(
-    terms: Terms, rule: Rewrite = lambda t: t, axes: Mapping[int, Size] = {},
-    known: Mapping[Term, Term] = {},
-) -> Rewrite:  # fmt: skip
-    """Terms rebuilt from the operands up, the rule applied to each whose new form is not known."""
-    new = dict(known)
+def everywhere(terms: Terms, rule: Rewrite = lambda t: t, axes: Mapping[int, Size] = {}) -> Rewrite:
+    """Terms rebuilt from the operands up, the rule applied to each."""
+    new: dict[Term, Term] = {}
 
     def rewritten(t: Term) -> Term:
         for u in walk(t, known=new):

@@ -121,10 +121,8 @@ class Program:
         dtypes, and donated ones writable, apart from the others. For a loop that knows them."""
         runs, symbols, shapes, arena = self._at(*(a.shape for a in given))
         m = runs.manifest
-        outputs = [
-            np.empty(shape, _NUMPY[slot.dtype])
-            for slot, shape in zip(m.outputs, shapes, strict=True)
-        ]
+        new = zip(m.outputs, shapes, strict=True)
+        outputs = [np.empty(shape, _NUMPY[slot.dtype]) for slot, shape in new]
         runs._executable.run(given, outputs, runs.weights, symbols, arena)
         pools = {"input": given, "output": outputs, "weight": runs.weights}
         taken = {result: given[i] for i, result in m.donated}

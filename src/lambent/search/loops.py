@@ -28,8 +28,7 @@ SHARED = 0.4  # and that it saves of the time of each that joins it
 
 def loops(found: Sequence[Candidate], bounder: Bounder) -> Iterator[Candidate]:
     """Candidates of several results, made of those of one."""
-    for g in _groups(found, bounder):
-        yield _candidate(g, found)
+    return (_candidate(g, found) for g in _groups(found, bounder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ def _alone(g: _Group, ways: Mapping[int, list[_Group]]) -> float:
 
 def _least(root: int, g: _Group, ways: Mapping[int, list[_Group]]) -> float:
     """Seconds of a value by itself, from what a group reads or makes."""
-    at_hand = g.leaves.union(g.roots)
-    return min(w.seconds for w in ways[root] if w.leaves <= at_hand)
+    return min(w.seconds for w in ways[root] if w.leaves <= g.leaves.union(g.roots))
 
 
 def _best(groups: Sequence[_Group]) -> Iterator[_Group]:

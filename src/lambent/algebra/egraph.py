@@ -178,7 +178,7 @@ class _Row:
 
 def read(session: Session, start: float = 0.0) -> Saturated:
     """The plain data of an e-graph; `start`: when its seconds began."""
-    translation, extents = session.translation, session.bits.extents
+    translation, extents = session.translation, session.extents
     tables, number = session.egraph.freeze().functions, session.egraph.value_to_i64
     depends = {r.inputs[0]: number(r.output) for r in tables["free"].rows}
     dtype = {r.inputs[0]: _DTYPE[number(r.output)] for r in tables["dt"].rows}
@@ -203,11 +203,10 @@ def read(session: Session, start: float = 0.0) -> Saturated:
 
     roots = []
     for root, c in zip(translation.roots, tops, strict=True):
-        index = tuple(map(session.bits.index, root.index))
         own = meaning[c].id
         weight = classes[own].weights_only and not root.output
         buffer = replace(root.buffer, weight=weight, finite=c in finite)
-        roots.append(Stored(own, buffer, index, root.output))
+        roots.append(Stored(own, buffer, root.index, root.output))
     loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
     buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
@@ -218,7 +217,7 @@ def read(session: Session, start: float = 0.0) -> Saturated:
         rules["substitute" if rule in SUBSTITUTION else rule.name] += found[i]
     seconds = time.monotonic() - start
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, dict(rules))
-    sizes, cuts = dict(enumerate(extents)), session.bits.cuts
+    sizes, cuts = dict(enumerate(extents)), session.cuts
     return Saturated(classes, sizes, tuple(roots), buffers, stats, cuts)
 
 
@@ -240,7 +239,7 @@ def _rows(
             given = list(zip(sorts, row.inputs, strict=True))
             key = tuple(plain[sort](v) for sort, v in given if sort in plain)
             kids = tuple(v for sort, v in given if sort not in plain)
-            new = _Row(op, _args(op, key, session.bits.extents), key, kids, row.output)
+            new = _Row(op, _args(op, key, session.extents), key, kids, row.output)
             if head == "Next" and isinstance(new.args[0], int):
                 new.op, new.args = "const", (Fraction(new.args[0]), 0)
             elif head == "Next" and dtype[new.of] != int64:  # a symbolic number, as a float

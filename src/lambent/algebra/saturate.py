@@ -10,8 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from egglog.bindings import EGraph
@@ -20,18 +19,8 @@ from lambent.algebra.facts import DECLARATIONS, fact_rules
 from lambent.algebra.rules import CODE, MOST_AXES, SPLITS, SUBSTITUTION, TABLE, VARIES, spell
 from lambent.algebra.term import BINARY, REDUCTIONS, UNARY, Term
 from lambent.algebra.translate import Translation
-from lambent.graph.dim import (
-    Atom,
-    Dim,
-    Monomial,
-    Size,
-    axes_in,
-    axis,
-    exact,
-    representative,
-    terms_of,
-)
-from lambent.graph.prove import Prover, substitute
+from lambent.graph.dim import Atom, Dim, Monomial, Size, exact, representative, terms_of
+from lambent.graph.prove import Prover
 
 HEAD = {op: op.capitalize() for op in ("in", "inf", "nan", "val", *UNARY, *BINARY, *REDUCTIONS)} | {
     "const": "C"
@@ -47,44 +36,12 @@ FEW = 64  # results; with more of them there is work to share out without parts
 _AT_ONCE = 40  # lines: one large text costs 13.2.0 gigabytes
 
 
-@dataclass(frozen=True, slots=True)
-class Bits:
-    """Axes as bits of a mask.
-
-    cuts: of an axis that is also counted in parts its bit, and those of the part and of the place
-        in it, which `of` lacks.
-    """
-
-    of: dict[int, int]
-    extents: tuple[Size, ...]
-    cuts: tuple[tuple[int, int, int], ...]
-
-    def mask(self, axes: Iterable[int]) -> int:
-        return sum(1 << self.of[a] for a in axes)
-
-    def index(self, e: Size) -> Size:
-        """An index expression over axes, over bits."""
-        return substitute(e, lambda x: axis(self.of[x.args[0]]) if x.kind == "axis" else None)
-
-
-def name_bits(translation: Translation, part: int, few: int) -> Bits:
-    """A bit for every axis that occurs; for `part` and `few` see `Session`.
-
-    Raises:
-        ValueError: more axes than an i64 has bits.
-    """
-    extents, terms = translation.extents, list(translation.terms())
-    homes = (axes_in(e) for root in translation.roots for e in root.index)
-    used = sorted(frozenset[int]().union(*(t.free | t.axes for t in terms), *homes))
-    sizes = {a: representative(extents[a]) for a in used}
-    short = [t.axes for t in terms if math.prod(sizes[a] for a in t.free) <= few]
-    long = [a for a in used if sizes[a] >= MANY * part > 0 and any(a in axes for axes in short)]
-    parts = [n for a in long for n in ((extents[a] + part - 1) // part, part)]
-    if len(used) + len(parts) > MOST_AXES:
-        raise ValueError(f"{len(used)} axes in one region, at most {MOST_AXES}: cut the graph")
-    of = {a: bit for bit, a in enumerate(used)}
-    cuts = ((of[a], len(used) + 2 * i, len(used) + 2 * i + 1) for i, a in enumerate(long))
-    return Bits(of, (*(extents[a] for a in used), *parts), tuple(cuts))
+def in_parts(translation: Translation, part: int, few: int) -> list[int]:
+    """The axes that are also counted in parts; see `Session`."""
+    sizes = [*map(representative, translation.extents)]
+    terms = [t for t in translation.terms() if math.prod(sizes[a] for a in t.free) <= few]
+    short = frozenset[int]().union(*(t.axes for t in terms))
+    return [a for a, n in enumerate(sizes) if n >= MANY * part > 0 and a in short]
 
 
 class Session:
@@ -93,16 +50,25 @@ class Session:
     A reduction with at most `few` results over an axis that is long enough for MANY parts is also
     offered in parts of `part` elements; 0 for none. Sizes are the usual ones.
 
-    After `saturate`: the rounds, and whether they reached a fixpoint.
+    After `saturate`: the rounds, and whether they reached a fixpoint. `cuts`: of an axis that is
+    also counted in parts its number, and those of the part and of the place in it.
+
+    Raises:
+        ValueError: more axes than an i64 has bits.
     """
 
     def __init__(self, translation: Translation, part: int = 0, few: int = FEW) -> None:
         self.translation = translation
         self.egraph = EGraph()
-        self.bits = name_bits(translation, part, few)
+        long, count = in_parts(translation, part, few), len(translation.extents)
+        parts = [n for a in long for n in ((translation.extents[a] + part - 1) // part, part)]
+        self.extents = (*translation.extents, *parts)
+        self.cuts = tuple((a, count + 2 * i, count + 2 * i + 1) for i, a in enumerate(long))
+        if len(self.extents) > MOST_AXES:
+            raise ValueError(f"{count} axes in one region, at most {MOST_AXES}: cut the graph")
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self.rounds, self.saturated = 0, False
-        self.rules = (*TABLE, *(SPLITS if self.bits.cuts else ()), *SUBSTITUTION)
+        self.rules = (*TABLE, *(SPLITS if self.cuts else ()), *SUBSTITUTION)
         empty = self._where(lambda n: not Prover().ge0(n - 1))
         symbolic = self._where(lambda n: isinstance(n, Dim))
         table = [*DECLARATIONS, *fact_rules(), *self._parts()]
@@ -114,7 +80,7 @@ class Session:
 
     def _where(self, test: Callable[[Size], bool]) -> int:
         """The axes whose extents pass the test."""
-        return sum(1 << b for b, n in enumerate(self.bits.extents) if test(n))
+        return sum(1 << b for b, n in enumerate(self.extents) if test(n))
 
     def run(self, text: str) -> list[Any]:
         return list(self.egraph.run_program(*self.egraph.parse_program(text)))
@@ -123,8 +89,8 @@ class Session:
 
     def _parts(self) -> Iterator[str]:
         """The axes that are also counted in parts, and where a place in a part is on the axis."""
-        for n, o, i in self.bits.cuts:
-            size, even = self.bits.extents[i], exact(self.bits.extents[n], self.bits.extents[i])
+        for n, o, i in self.cuts:
+            size, even = self.extents[i], exact(self.extents[n], self.extents[i])
             at = f"(IAdd (IMul {size} (Ax {1 << o})) (Ax {1 << i}))"
             here = f"(Less (Val {at}) (Next {1 << n} INT64))" if even is None else "(C ONE 0 BOOL)"
             yield f"(cut {1 << n} {1 << o} {1 << i} {at} {here})"
@@ -133,7 +99,7 @@ class Session:
         """Facts about axes and buffers. Inputs are taken for finite, weights are looked at."""
         for dtype in (d for d in CODE if d.is_integer and d.itemsize < 8):
             top = 2 ** (8 * dtype.itemsize - (dtype.kind == "i"))
-            fitting = (b for b, n in enumerate(self.bits.extents) if Prover().ge0(top - n))
+            fitting = (b for b, n in enumerate(self.extents) if Prover().ge0(top - n))
             yield from (f"(fits {1 << b} {CODE[dtype]})" for b in fitting)
         for buffer in self.translation.buffers.values():
             name = self._string(buffer.name)
@@ -164,7 +130,7 @@ class Session:
         elif term.op == "val":
             args = [self._index(term.args[0])]
         elif term.axes:
-            args = [str(self.bits.mask(term.axes))]
+            args = [str(sum(1 << a for a in term.axes))]
         if term.op in TYPED:
             args.append(str(CODE[term.dtype]))
         return f"({' '.join((HEAD[term.op], *args, *map(_name, term.kids)))})"
@@ -189,7 +155,7 @@ class Session:
         if atom.kind == "symbol":
             return f"(IS {self._string(atom.args[0])})"
         if atom.kind == "axis":
-            return f"(Ax {self.bits.mask(atom.args)})"
+            return f"(Ax {1 << atom.args[0]})"
         if atom.kind == "value":
             return f"(IOf {_name(atom.args[0])})"
         return f"(I{atom.kind.capitalize()} {' '.join(map(self._index, atom.args))})"

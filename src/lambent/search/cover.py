@@ -73,13 +73,11 @@ def solve(problem: Problem, costs: Sequence[float]) -> Cover:
         ValueError: no cover exists.
     """
     makers = [_undominated(m, costs) for m in problem.makers]
-    alone = [[m for m in place if not m[3]] for place in makers]
-    for i, place in enumerate(makers):
-        makers[i] = [m for m in place if not m[3] or _pays(i, m, alone)]
     start = sum(1 << out for out in set(problem.outputs))
     bound, path = _shortest(makers, start)
     cost = sum(costs[k] for k in path)
     if bound < cost:  # it went straight on
+        alone = [[m for m in place if not m[3]] for place in makers]
         with suppress(ValueError):
             path = min(path, _shortest(alone, start)[1], key=lambda p: sum(costs[k] for k in p))
             cost = sum(costs[k] for k in path)
@@ -118,14 +116,6 @@ def _undominated(makers: Iterable[tuple[int, int, int]], costs: Sequence[float])
         if all(less & ~leaves or other != more for *_, less, other in kept):
             kept.append((cost, k, leaves, more))
     return kept
-
-
-def _pays(i: int, maker: Maker, alone: Makers) -> bool:
-    """Whether several values at once are cheaper than one by one, from the same or each other."""
-    cost, _, leaves, more = maker
-    inside = leaves | 1 << i | more
-    each = [[c for c, _, read, _ in alone[r] if not read & ~inside] for r in (i, *bits(more))]
-    return cost < sum(min(costs, default=math.inf) for costs in each)
 
 
 class _Least:

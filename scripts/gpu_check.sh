@@ -7,6 +7,7 @@
 #                                  layers;
 #                                  BUDGET: seconds for each search, instead of each group's own
 #   ROWS=PATTERN scripts/gpu_check.sh some    rows that a regular expression finds; MOST: seconds
+#   scripts/gpu_check.sh whole     the whole suite by one run of `lambent bench --json`, ten minutes
 #
 # The machine brings its own Python 3.12 with PyTorch, Triton >= 3.6, cuda-bindings and pytest.
 set -u
@@ -62,6 +63,7 @@ timed rows 12 80 'softmax' 'Norm' 'GELU'
 timed mlp 25 120 'SwiGLU'
 timed layers 40 280 'decoder layer' 'SmolLM2'
 timed some 20 "${MOST:-280}" "${ROWS:-.}"
+timed whole 10 "${MOST:-560}" --json >/dev/null
 $lambent devices
 python3 - "$out" <<'END'
 import json, pathlib, sys
@@ -74,6 +76,15 @@ found = [f"## {r['work']}: {k['name']} {k['schedule']}\n{k.pop('source')}" for r
 (out / "rows.json").write_text(json.dumps(rows, indent=1))
 END
 cp "$XDG_CACHE_HOME"/lambent/search.log "$out"/ 2>/dev/null
+python3 - "$out" <<'END'
+import json, pathlib, sys
+for r in json.loads((pathlib.Path(sys.argv[1]) / "rows.json").read_text()):
+    peers = " ".join(f"{n}={t:.4g}" for n, t in r["peers"].items())
+    again = r["search_again_s"] and f' again {r["search_again_s"]:.1f}'
+    print(r["name"], f'{r["ours_ms"]:.4g} ms', f'{r["rates"][""]:.4g} {r["unit"]}', f'{r["ratio_best"] or 0:.3f}',
+          f'of {r["least"]}', f'error {r["error"]:.1e}', "right" if r["right"] else "WRONG",
+          f'{len(r["kernels"])} kernels', f'search {r["search_s"]:.0f} s', again or "", peers, sep=" | ")
+END
 cat "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt >"$out/table.txt" 2>/dev/null
-rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers,some}.txt
+rm -f "$out"/{attention,products,variants,decode,rows,mlp,layers,some,whole}.txt
 cat "$out/table.txt"

@@ -170,7 +170,8 @@ def integers(g: Given) -> Outputs:
 def casts(g: Given) -> Outputs:
     """Every dtype to every other one, on values that both have."""
     found = {}
-    for source in DTYPES:
+    known = [d for d in DTYPES if not d.startswith("float8")]  # which CPUs do not take
+    for source in known:
         values = [0, 1, 1, 0, 1] if source == "bool" else [0, 1, 7, 100, 3]
         if source[0] in "fb" and source != "bool":
             values = [0.0, -0.0, 1.5, 100.0, 0.25]
@@ -178,7 +179,7 @@ def casts(g: Given) -> Outputs:
             values += [-100, -1]
         x = g.values(*values, dtype=source)
         unsigned = -100 not in values
-        for target in DTYPES:
+        for target in known:
             if unsigned or target != "uint8":
                 found[f"{source} → {target}"] = lt.cast(x, target)
     wide = g.values(300, -300, 70000, -1, 1 << 33, dtype="int64")

@@ -40,6 +40,7 @@ def compile(
     donate: Mapping[str, int | str] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
     memory_limit: int | None = None,
+    tf32: bool = False,
 ) -> Program:
     """Search for the fastest program that computes the outputs.
 
@@ -58,19 +59,22 @@ def compile(
             symbol without a hint is parted; with {} none is. The parts share the budget.
         memory_limit: bytes that all intermediates together may take at the sizes tuned for
             (`Program.arena_bytes`). Where it does not suffice, values are computed again.
+        tf32: matrix units of the device "cuda" may take float32 operands of products as TF32, of
+            11 significant bits; else float32 stays exact.
 
     Returns:
         A `Program`: call it with the graph's inputs by name.
 
     Raises:
-        TypeError: `what` gives no Tensors.
+        TypeError: `what` gives no Tensors, or the device has no such dtype.
         ValueError: two inputs or weights of one name; an unknown device; no such budget; a
             donated input and an output that differ in shape or dtype; buckets out of a range; a
             limit of memory that no program found keeps, with the least that one takes.
     """
-    nodes, form, given = asked(what, inputs, budget, donate or {})
+    backend = get(f"{device}-tf32" if tf32 else device)
+    nodes, form, given = asked(what, inputs, budget, donate or {}, backend)
     each = partial(
-        _compiled, backend=get(device), form=form, seed=seed, stop_gap=stop_gap,
+        _compiled, backend=backend, form=form, seed=seed, stop_gap=stop_gap,
         progress=progress, given=given,
     )  # fmt: skip
     return within(memory_limit, budget, partial(sizes.parted, nodes, buckets, each))
@@ -106,8 +110,7 @@ def _compiled(
     programs = [finish(plans[0])]
     if len(plans) * (clock.elapsed() - begin) < budget - begin:  # there is time for the others
         programs += map(finish, plans[1:])
-    numbered = enumerate(plans[0].inputs)
-    arrays = {name: draw(spec(plans[0].buffers[name], hints), i) for i, name in numbered}
+    arrays = {n: draw(spec(plans[0].buffers[n], hints), i) for i, n in enumerate(plans[0].inputs)}
     runs = {str(i): partial(one, **arrays) for i, one in enumerate(programs)}
     times = [*alternate(runs, min(1.0, budget * FINISH / 4), (2, 10)).values()]
     best = cheapest(times, [p.arena_bytes() for p in programs], thrift)

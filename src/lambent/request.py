@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lambent.backends.base import Backend
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 
@@ -15,7 +16,7 @@ Donated = tuple[tuple[str, int], ...]
 
 def asked(
     what: Outputs | Callable[..., Outputs], inputs: Sequence[Any], budget: float,
-    donate: Mapping[str, int | str],
+    donate: Mapping[str, int | str], backend: Backend,
 ) -> tuple[list[Node], str | tuple[str, ...], Donated]:  # fmt: skip
     """The outputs' nodes, their form, and what is donated, all checked."""
     if not budget > 0:
@@ -23,6 +24,7 @@ def asked(
     tensors, form = outputs_of(what(*inputs) if callable(what) else what)
     nodes = [t.node for t in tensors]
     check_names(nodes)
+    check_dtypes(nodes, backend)
     return nodes, form, donated(donate, tensors, form)
 
 
@@ -48,6 +50,15 @@ def check_names(nodes: Sequence[Node]) -> None:
             raise ValueError(
                 f"compile: {which} have the name {n.name!r}: {other}, {n}; give one of them "
                 "another name, or put the modules that hold them in one module"
+            )
+
+
+def check_dtypes(nodes: Sequence[Node], backend: Backend) -> None:
+    for n in topo(nodes):
+        if n.dtype.name in backend.lacks:
+            raise TypeError(
+                f"compile: device {backend.name!r} has no {n.dtype}: {n}; give it in another dtype "
+                "(float16 has every number of the floats of 8 bits), or compile for a GPU that has"
             )
 
 

@@ -252,3 +252,15 @@ def test_scalars(a: int, b: int) -> None:
     x = np.array([a], np.int64)
     check(lambda x: [x + b, b - x, x * b, x // (b or 1)],
           lambda x: [x + b, b - x, x * b, x // (b or 1)], x)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_eight_bits_are_computed_with_in_others(name: str) -> None:
+    """They are stored, cast and viewed; sums and products of them are float32, or the wider one."""
+    x, wide = lt.input("x", (4, 4), name), lt.input("y", (4, 4), "bfloat16")
+    for made in (x @ x, x + x, x * 2, lt.exp(x), x.sum(), lt.where(x < 1, x, 0)):
+        assert made.dtype.name == "float32"
+    assert (x @ wide).dtype.name == "bfloat16" and x.mT[1:].dtype.name == name
+    given = np.random.default_rng(0).normal(0, 1, (4, 4)).astype(x.dtype.numpy)
+    plain = given.astype(np.float32)
+    np.testing.assert_allclose(lt.evaluate(x @ x, {"x": given}), plain @ plain, rtol=1e-6)

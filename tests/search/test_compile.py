@@ -135,3 +135,9 @@ def test_weights_are_laid_out_in_panels_once(monkeypatch: pytest.MonkeyPatch) ->
     want = np.maximum(np.maximum(given @ u, 0) @ v.T, 0) @ w
     for _ in range(2):
         np.testing.assert_allclose(program(x=given), want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_dtype_that_the_device_lacks_is_refused_when_it_is_asked_for() -> None:
+    x = lt.input("x", (4, 8), "float8_e4m3fn")
+    with pytest.raises(TypeError, match=r"device 'cpu' has no float8_e4m3fn.*float16"):
+        lt.compile((x @ x.mT).astype("float32"))

@@ -26,6 +26,7 @@ from lambent.kernel.tile import Schedule, TileProgram
 BACKENDS: dict[str, str] = {
     "cpu": "lambent.backends.cpu.backend",
     "cuda": "lambent.backends.cuda.backend",
+    "cuda-tf32": "lambent.backends.cuda.tf32",
 }
 
 
@@ -223,6 +224,7 @@ class Backend(Protocol):
 
     name: str
     lanes: int  # schedules that it compiles at the same time
+    lacks: frozenset[str]  # names of the dtypes that its kernels do not take
 
     def device_key(self) -> str:
         """Names the device, its features, thread count and compiler version: a cache key."""

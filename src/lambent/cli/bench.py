@@ -113,14 +113,15 @@ def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     def search() -> tuple[Any, float]:
         start = time.monotonic()
         done = compile_graph(
-            work.graph(), row.name, settings.device, settings.budget, donate=donate
+            work.graph(), row.name, settings.device, row.share * settings.budget, donate=donate
         )
         return done, time.monotonic() - start
 
     program, first = search()
     again = search()[1] if row.again else None
     if isinstance(work, Work):
-        found = cuda_suite.measure(work, program, settings.against, row.peer, row.tolerance)
+        against = (*settings.against, *row.against)
+        found = cuda_suite.measure(work, program, against, row.peer, row.tolerance)
     else:
         peers = make_peers(work, settings.against, threads, say)
         found = bench_one(work, program, peers, threads, settings.device, row.tolerance)

@@ -25,6 +25,8 @@ class Row:
     tolerance: largest error, relative to the magnitude of the result.
     peer:      the one that `least` speaks of; by default the best.
     again:     whether the search is timed a second time, with what the first one found.
+    share:     how many times the seconds that are given for each row its search takes.
+    against:   peers of this row alone.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Row:
     tolerance: float = 1e-4
     peer: str = ""
     again: bool = True
+    share: float = 1.0
+    against: tuple[str, ...] = ()
 
 
 def work(

@@ -13,8 +13,8 @@ from lambent.graph.dtypes import DTYPES
 from lambent.runtime.program import Program
 
 CUDA = 2  # DLPack's number of the device
-KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}  # its codes of dtypes; but bfloat16 has one of its own
-BFLOAT = 4
+KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}  # its codes of dtypes
+OWN = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}  # of those that have one
 NAME = b"dltensor"  # of a capsule that nobody has taken yet
 
 
@@ -129,7 +129,7 @@ def _bytes(dtype: str, shape: Sequence[int]) -> int:
 def _kind(dtype: str) -> tuple[int, int]:
     """DLPack's code and the bits of a dtype."""
     kind = DTYPES[dtype]
-    return BFLOAT if dtype == "bfloat16" else KINDS[kind.kind], 8 * kind.itemsize
+    return OWN.get(dtype, KINDS[kind.kind]), 8 * kind.itemsize
 
 
 def _taken(name: str, dtype: str, array: Any, stream: int) -> tuple[Any, tuple[int, ...], int]:

@@ -363,6 +363,7 @@ def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = 
 # ---- rounding --------------------------------------------------------------------------------
 
 _WHOLE = {"float16": 2.0**10, "bfloat16": 2.0**7, "float32": 2.0**23, "float64": 2.0**52}
+_WHOLE |= {"float8_e4m3fn": 2.0**3, "float8_e5m2": 2.0**2}
 """From here on every float of the dtype is an integer."""
 
 

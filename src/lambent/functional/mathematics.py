@@ -13,6 +13,7 @@ from lambent.functional.operands import (
     as_tensor,
     cast,
     constant,
+    float8,
     unary,
 )
 from lambent.graph.dtypes import float32, float64
@@ -25,9 +26,9 @@ LN2 = 0.6931471805599453
 
 
 def as_float(x: TensorLike) -> Tensor:
-    """x itself, or as float32 where it is not floating."""
+    """x itself, or as float32 where it is not floating, or of 8 bits."""
     x = as_tensor(x)
-    return x if x.dtype.is_float else contiguous(x, float32)
+    return x if x.dtype.is_float and not float8(x.dtype) else contiguous(x, float32)
 
 
 def in_compute_dtype(

@@ -67,7 +67,7 @@ def tensor(value: Any, dtype: DTypeLike = None) -> Tensor:
     except ValueError as reason:
         raise TypeError(f"tensor: no array can be made of this value: {reason}") from None
     if array.ndim == 0:
-        return constant(array.item() if kind.name != "bfloat16" else float(array), kind)
+        return constant(float(array) if kind.is_float else array.item(), kind)
     content = f"{kind}{array.shape}".encode() + array.tobytes()
     name = f"array_{hashlib.sha256(content).hexdigest()[:16]}"
     held = _ARRAYS.get(name) or _ARRAYS.setdefault(name, Weight(name, array.copy()))
@@ -96,7 +96,8 @@ def _weak_dtype(value: Scalar | Dim) -> DType:
 def unary(op: str, x: TensorLike) -> Tensor:
     """log2, exp2, sin, sqrt or recip of every element. Integers are taken as float32."""
     x = as_tensor(x)
-    return elementwise(op, x if x.dtype.is_float else contiguous(x, float32))
+    fits = x.dtype.is_float and not float8(x.dtype)
+    return elementwise(op, x if fits else contiguous(x, float32))
 
 
 def binary(op: str, x: TensorLike, y: TensorLike) -> Tensor:
@@ -117,6 +118,7 @@ def reduce(op: str, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
         TypeError, ValueError, IndexError: bool sums, a possibly empty axis of max, no such axis.
     """
     axis = as_axis(op, x, axis)
+    x = cast(x, float32) if op == "sum_reduce" and float8(x.dtype) else x
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     if x.shape[axis] == 0 and op == "sum_reduce" and x.dtype != bool_:
         out = constant(0, x.dtype, before + after)
@@ -151,12 +153,22 @@ def as_tensor(x: TensorLike, like: DType | None = None) -> Tensor:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The array API's promotion; an integer with a float gives the float (as PyTorch)."""
+    """The array API's promotion; an integer with a float gives the float (as PyTorch).
+
+    Floats of 8 bits are for storing: two of them give float32, in which their products are exact.
+    """
     if {a, b} == {float16, bfloat16}:
         return float32  # neither holds the other
+    if float8(a) or float8(b):
+        others = [d for d in (a, b) if d.is_float and not float8(d)]
+        return others[0] if others else float32
     if a.is_float != b.is_float:
         return a if a.is_float else b
     return DTYPES[np.promote_types(a.numpy, b.numpy).name]
+
+
+def float8(dtype: DType) -> bool:
+    return dtype.is_float and dtype.itemsize == 1
 
 
 def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
@@ -169,6 +181,7 @@ def promoted(*xs: TensorLike) -> tuple[Tensor, ...]:
     given = [x.dtype for x in strong if isinstance(x, Tensor)]
     weak = [_weak_dtype(x) for x in strong if not isinstance(x, Tensor)]
     common = fold(promote, given or weak)
+    common = float32 if float8(common) and len(xs) > 1 else common
     dtype = max((common, *weak), key=lambda d: "biuf".index(d.kind))  # the first of equal rank
     return tuple(cast(x, dtype) if isinstance(x, Tensor) else constant(x, dtype) for x in strong)
 

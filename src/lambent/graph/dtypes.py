@@ -23,8 +23,8 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype (of `ml_dtypes` for bfloat16)."""
-        return np.dtype(ml_dtypes.bfloat16) if self.name == "bfloat16" else np.dtype(self.name)
+        """The NumPy dtype (of `ml_dtypes` for bfloat16 and floats of 8 bits)."""
+        return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
     @property
     def is_float(self) -> bool:
@@ -54,11 +54,11 @@ float16 = DType("float16", "f", 2)
 bfloat16 = DType("bfloat16", "f", 2)
 float32 = DType("float32", "f", 4)
 float64 = DType("float64", "f", 8)
+float8_e4m3fn = DType("float8_e4m3fn", "f", 1)
+float8_e5m2 = DType("float8_e5m2", "f", 1)
 
-DTYPES: dict[str, DType] = {
-    d.name: d
-    for d in (bool_, int8, int16, int32, int64, uint8, float16, bfloat16, float32, float64)
-}
+_FLOATS = (float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2)
+DTYPES: dict[str, DType] = {d.name: d for d in (bool_, int8, int16, int32, int64, uint8, *_FLOATS)}
 
 
 def as_dtype(x: object) -> DType:
@@ -70,7 +70,7 @@ def as_dtype(x: object) -> DType:
     if isinstance(x, DType):
         return x
     try:
-        name = "bfloat16" if x == "bfloat16" else np.dtype(x).name  # type: ignore[call-overload]
+        name = np.dtype(x).name  # type: ignore[call-overload]
     except TypeError:
         name = str(x).removeprefix("torch.")
     if name not in DTYPES:

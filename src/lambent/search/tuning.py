@@ -23,7 +23,7 @@ from lambent.backends.base import Backend, Outcome
 from lambent.kernel.cases import cases
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
-from lambent.kernel.schedule import Moves, neighbours, sample, sized, unsized
+from lambent.kernel.schedule import neighbours, sample, sized, unsized
 from lambent.kernel.tile import Schedule, TileProgram
 from lambent.search.canonical import Canonical
 from lambent.search.database import Database, Like, sizes_text
@@ -89,10 +89,6 @@ class Tuned:
         """The kernel as it is lowered, under every schedule."""
         return cases(self.form.kernel)
 
-    @cached_property
-    def table(self) -> Moves:
-        return self.backend.moves(self.form.kernel)
-
     def best(self, library: bool = True) -> tuple[float, str] | None:
         """The least seconds and their schedule; ties by text. At load any verified one will do.
 
@@ -117,10 +113,11 @@ class Tuned:
         """Untried schedules: the first guesses, then neighbours of the best, then samples."""
         best, near = self.best(library=False), list[Schedule]()
         base = self.guesses[0] if best is None else read_schedule(best[1])
+        table = self.backend.moves(self.form.kernel)
         if best is not None:
-            near = [n for n in neighbours(base, self.table) if text(n) not in self.outcomes]
+            near = [n for n in neighbours(base, table) if text(n) not in self.outcomes]
             self.random.shuffle(near)
-        samples = [sample(base, self.table, self.random) for _ in range(4 * count)]
+        samples = [sample(base, table, self.random) for _ in range(4 * count)]
         listed = {text(s): s for s in (*self.guesses, *near[: (count + 1) // 2], *samples)}
         found = [s for name, s in listed.items() if name not in self.outcomes]
         self.spent = not found

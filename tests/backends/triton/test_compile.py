@@ -14,7 +14,7 @@ from lambent.backends.triton.compiler import GFX942, Target, compile_source, cud
 from lambent.backends.triton.render import Rendered, render
 from lambent.backends.triton.text import PRELUDE
 from lambent.graph.dim import Dim, axis
-from lambent.graph.dtypes import bfloat16
+from lambent.graph.dtypes import DTYPES, bfloat16, float32
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.tile import Schedule
@@ -55,6 +55,49 @@ def product(m: int | Dim) -> Kernel:
     x, y = b.load("A", i, k, dtype=bfloat16), b.load("B", k, j, dtype=bfloat16)
     b.out("C", b.sum(k, b.mul(x, y)), i, j)
     return b.kernel()
+
+
+def of_eight_bits(a: str, b: str) -> Kernel:
+    """A product of floats of 8 bits as float32, in which each product is exact."""
+    made = Build()
+    i, j, k = made.axes(256, 128, 512)
+    x, y = made.load("A", i, k, dtype=DTYPES[a]), made.load("B", k, j, dtype=DTYPES[b])
+    x, y = (made.t.cast(t, float32) for t in (x, y))
+    made.out("C", made.t.cast(made.sum(k, made.mul(x, y)), bfloat16), i, j)
+    return made.kernel()
+
+
+@pytest.mark.parametrize(("a", "b"), [("e4m3fn", "e4m3fn"), ("e4m3fn", "e5m2"), ("e5m2", "e5m2")])
+def test_floats_of_eight_bits_are_multiplied_as_they_are(a: str, b: str) -> None:
+    kernel = of_eight_bits(f"float8_{a}", f"float8_{b}")
+    r = rendered(kernel)
+    (line,) = (line.strip() for line in r.source.splitlines() if "tl.dot" in line)
+    assert line == "acc1 = tl.dot(A_tile, tl.trans(B_tile), acc1, max_num_imprecise_acc=0)"
+    assert r.signature["A"] == {"e4m3fn": "*fp8e4nv", "e5m2": "*fp8e5"}[a]
+
+
+@needs_triton
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_floats_of_eight_bits_compile(target: str) -> None:
+    kernel = of_eight_bits("float8_e4m3fn", "float8_e5m2")
+    r = rendered(kernel, Schedule(((0, 64), (1, 64), (2, 64)), (0, 1), 2))
+    code = compile_source(r.source, r.signature, TARGETS[target], {"num_warps": 4})
+    assert code.image.startswith(BYTES)
+
+
+def test_what_has_no_place_in_eight_bits_is_no_greatest_number() -> None:
+    """The device's conversion stops there; NaN and infinities are what the reference gives."""
+    b = Build()
+    (i,) = b.axes(64)
+    b.out("Y", b.t.cast(b.load("X", i), DTYPES["float8_e4m3fn"]), i)
+    text = rendered(b.kernel()).source
+    assert "<= 464.0" in text and "bitcast=True" in text
+
+
+def test_float32_stays_exact_unless_it_need_not() -> None:
+    program = lower(CASES["matmul"](), default_schedule(CASES["matmul"]()))
+    for exact, how in ((True, "ieee"), (False, "tf32")):
+        assert f'input_precision="{how}"' in render(program, exact=exact).source
 
 
 def test_a_product_reads_well() -> None:

@@ -34,6 +34,7 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
+ADA = 89  # the least compute capability with floats of 8 bits, but for e5m2
 COMPILE_LIMIT = 15.0  # seconds for one kernel; what takes longer is no kernel that is fast
 WARPS = 16  # of a program, at most; it has as many as its largest tile needs, if that is more
 MOST = 256  # elements of a tile for each thread, which has 255 registers
@@ -71,18 +72,24 @@ class Compilers:
 
 
 class CudaBackend:
-    """See `base.Backend`."""
+    """See `base.Backend`.
+
+    Args:
+        exact: float32 operands of products stay float32; else matrix units may take them as TF32.
+    """
 
     name = "cuda"
     default_schedule = staticmethod(schedule.default_schedule)
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, exact: bool = True) -> None:
+        self._exact = exact
         self._gpu = driver.device(number)
         self._processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
         self._shared = self._gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self.lacks = frozenset(("float8_e4m3fn",) if self._gpu.capability < ADA else ())
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
-        self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0)
+        self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0, exact=exact)
         self.measure = self._measurer.measure
 
     def device_key(self) -> str:
@@ -90,12 +97,12 @@ class CudaBackend:
         version = driver.call("cuDriverGetVersion")
         return (
             f"cuda {gpu.name} sm_{gpu.capability} driver={version} triton={triton_version()} "
-            f"{cublaslt.version()}"
+            f"{cublaslt.version()}{'' if self._exact else ' tf32'}"
         )
 
     def calibrate(self, refresh: bool = False) -> Calibration:
         return calibrate.calibration(
-            self._gpu, self.device_key(), lambda: self._measurer.ask("floor"), refresh
+            self._gpu, self.device_key(), lambda: self._measurer.ask("floor"), refresh, self._exact
         )
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
@@ -114,7 +121,7 @@ class CudaBackend:
         return likely(program, rates) if fits or _called(program) else 1e3
 
     def source(self, program: TileProgram) -> str:
-        return _text(_called(program) or render(program))
+        return _text(_called(program) or render(program, exact=self._exact))
 
     def compile(self, programs: Sequence[TileProgram]) -> Batch:
         """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
@@ -143,7 +150,7 @@ class CudaBackend:
         try:
             if routine := _called(program):
                 return (routine,)
-            rendered = render(program)
+            rendered = render(program, exact=self._exact)
         except REFUSED as error:
             return Outcome("render", message=f"{type(error).__name__}: {error}")
         needed = pow2(-(-rendered.largest // (MOST * schedule.WARP)))
@@ -221,6 +228,6 @@ def triton_version() -> str:
     return metadata.version("triton")
 
 
-def make() -> CudaBackend:
+def make(exact: bool = True) -> CudaBackend:
     """The backend of the first GPU; Triton is needed only once something is compiled."""
-    return CudaBackend()
+    return CudaBackend(exact=exact)

@@ -67,13 +67,15 @@ class Measurer:
         threads: how many a candidate may use.
         cache: bytes of the device's caches, for timing operands that are in none.
         budget: scalar operations of the reference that a kernel is verified with.
+        exact: float32 operands of products may not be rounded.
     """
 
     def __init__(
-        self, worker: str, threads: Callable[[], int], cache: int, budget: float = BUDGET
-    ) -> None:
+        self, worker: str, threads: Callable[[], int], cache: int, budget: float = BUDGET,
+        exact: bool = True,
+    ) -> None:  # fmt: skip
         self._worker = WorkerProcess(worker)
-        self._threads, self._cache, self._budget = threads, cache, budget
+        self._threads, self._cache, self._budget, self._exact = threads, cache, budget, exact
         self._lock = threading.Lock()
         self._expected: dict[Any, Expected] = {}
 
@@ -92,7 +94,7 @@ class Measurer:
         if key not in self._expected:
             if len(self._expected) > 4096:
                 self._expected.clear()
-            self._expected[key] = expect(kernel, symbols, self._budget)
+            self._expected[key] = expect(kernel, symbols, self._budget, self._exact)
         return self._expected[key]
 
     def measure(
@@ -153,7 +155,7 @@ class Measurer:
         if complaint:
             self._worker.close()  # it may have spoiled more than we see
             return Outcome("wrong", message=complaint)
-        outcome = judge(kernel, found, expected, verify)
+        outcome = judge(kernel, found, expected, verify, self._exact)
         return replace(outcome, seconds=ns / 1e9) if outcome.status == "ok" else outcome
 
     def _time(

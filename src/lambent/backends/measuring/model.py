@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from lambent.backends.base import Calibration
 from lambent.backends.roles import within
+from lambent.backends.triton.maps import narrowed
 from lambent.graph.dim import Atom, Size, axes_in, representative
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import substitute
@@ -34,6 +35,7 @@ from lambent.kernel.tile import (
     axes_of,
     index_axes,
     operands,
+    statements,
     values,
 )  # fmt: skip
 
@@ -68,6 +70,7 @@ class _Model:
         self.buffers = [*program.kernel.inputs, *(o.buffer for o in program.kernel.outputs)]
         self.shapes = {b.name: [representative(d) for d in b.shape] for b in self.buffers}
         self.axes: dict[int, frozenset[int]] = {}  # of values by their identity
+        self.lets = {s.name: s.value for s in statements(program.body) if isinstance(s, Let)}
 
     def time(self) -> float:
         moved = self.calibration.byte_time(sum(b.bytes for b in self.buffers if not b.weight))
@@ -184,6 +187,7 @@ class _Model:
 
     def product(self, v: Dot) -> float:
         a, b = axes_of(v.a), axes_of(v.b)
+        v = narrowed(v, self.lets) if self.units else v
         rows, columns = self.volume(a - b), self.volume(b - a)
         depth, batch = self.volume(v.axes), self.volume((a & b) - v.axes)
         last = max((i for i in b - a if self.sizes[i] > 1), default=-1)

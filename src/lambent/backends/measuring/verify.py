@@ -23,7 +23,10 @@ Array = np.ndarray[Any, Any]
 BUDGET = 1e6  # scalar operations of the reference for a kernel
 _NUDGE = 32  # errors allowed of the size that rounding the operands alone makes
 SURE = 0.1  # an error that is due to the operands as they were drawn, beyond which others are
-EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+EIGHT = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
+TF32 = 2.0**-11  # of float32 operands of matrix units, where they need not be exact
+KEPT = 2.0**-12  # of products of floats of 8 bits: matrix units of Hopper keep no more bits
+EPS = EIGHT | {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,15 @@ class Expected:
     slack: tuple[float, ...] = ()
 
 
-def expect(kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET) -> Expected:
+def expect(
+    kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET, exact: bool = True
+) -> Expected:
     """Values to verify with, under the first way of drawing operands that keeps them finite and
     well conditioned: a quotient by a sum that is nearly 0 says nothing of all others.
 
     Args:
         budget: scalar operations that computing them may take.
+        exact: as of `tolerance`.
     """
     named = list(zip(kernel.inputs, input_specs(kernel, symbols), strict=True))
     sample = sample_axes(kernel, symbols, budget=budget)
@@ -56,7 +62,9 @@ def expect(kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET) -
         values = tuple(x.reshape(-1) for x in evaluate(kernel, buffers, symbols, sample))
         bad = sum(map(_unusable, kernel.outputs, values))
         if bad <= least[0]:
-            nudged = {n: replace(x, values=_nudge(x.values, kernel)) for n, x in buffers.items()}
+            nudged = {
+                n: replace(x, values=_nudge(x.values, kernel, exact)) for n, x in buffers.items()
+            }
             moved = evaluate(kernel, nudged, symbols, sample)
             slack = tuple(
                 _error(m.reshape(-1), v) if o.buffer.dtype.is_float else 0.0
@@ -72,18 +80,20 @@ def expect(kernel: Kernel, symbols: Mapping[str, int], budget: float = BUDGET) -
     return best
 
 
-def _nudge(x: Array, kernel: Kernel) -> Array:
+def _nudge(x: Array, kernel: Kernel, exact: bool) -> Array:
     """Float operands moved by as many half roundings as are allowed for: of float32 (of a float64:
     of its own). Narrow floats are exact in that; but where such are multiplied and summed, the
     operands of matrix units are rounded to them: there by half a rounding of theirs."""
     if not DTYPES[x.dtype.name].is_float:
         return x
-    narrow = x.dtype.itemsize < 4
     sums = (t for o in kernel.outputs for t in walk(o.term) if t.op in REDUCTIONS and t.op != "max")
-    if narrow and not any(t.dtype.name == x.dtype.name for t in sums):
+    summed = any(t.dtype.name == x.dtype.name for t in sums)
+    narrow = x.dtype.itemsize < 4
+    if narrow and not summed:
         return x
     signs = np.where(np.random.default_rng(x.size).random(x.shape) < 0.5, -1.0, 1.0)
     eps = EPS[x.dtype.name] / 2 if narrow else _NUDGE * EPS[x.dtype.name]
+    eps = eps if exact or narrow or not summed else TF32 / 2
     return np.asarray(x.astype(np.float64) * (1 + eps * signs))
 
 
@@ -119,18 +129,24 @@ def _unusable(output: Output, values: Array) -> int:
     dtype = output.buffer.dtype
     if not dtype.is_float:
         return 0
-    most = {"float16": 6e4, "float64": 1e300}.get(dtype.name, 1e37)
-    return int(np.count_nonzero(~(np.abs(values) < most)))
+    most = {"float16": 6e4, "float64": 1e300, "float8_e4m3fn": 400.0, "float8_e5m2": 5e4}
+    return int(np.count_nonzero(~(np.abs(values) < most.get(dtype.name, 1e37))))
 
 
-def tolerance(kernel: Kernel, dtype: str) -> float:
-    """Allowed error, relative to the output's scale: by storage, casts and reduction lengths."""
+def tolerance(kernel: Kernel, dtype: str, exact: bool = True) -> float:
+    """Allowed error, relative to the output's scale: by storage, casts and reduction lengths.
+
+    exact: float32 operands of products may not be rounded.
+    """
     widest, terms = EPS[dtype], list(walk(*(o.term for o in kernel.outputs)))
+    if any(t.op in REDUCTIONS and t.op != "max" for t in terms):
+        eight = any(b.dtype.name in EIGHT for b in kernel.inputs)
+        widest = max(widest, KEPT * eight, 0.0 if exact else TF32)
     for term in terms:
         if term.op == "cast" and term.dtype.is_float:
             widest = max(widest, EPS[term.dtype.name])
-    exact = all(t.dtype.name == "float64" or not t.dtype.is_float for t in terms)
-    compute = EPS["float64" if exact and dtype == "float64" else "float32"]
+    double = all(t.dtype.name == "float64" or not t.dtype.is_float for t in terms)
+    compute = EPS["float64" if double and dtype == "float64" else "float32"]
     longest = max([1, *(_length(kernel, t.axes) for t in terms)])
     return 2 * widest + compute * (256 + 8 * math.sqrt(longest))
 
@@ -140,9 +156,10 @@ def _length(kernel: Kernel, axes: frozenset[int]) -> int:
 
 
 def judge(
-    kernel: Kernel, found: Sequence[Array], expected: Expected, verify: bool = True
-) -> Outcome:
-    """Compare a candidate's values with the reference's."""
+    kernel: Kernel, found: Sequence[Array], expected: Expected, verify: bool = True,
+    exact: bool = True,
+) -> Outcome:  # fmt: skip
+    """Compare a candidate's values with the reference's; `exact` as of `tolerance`."""
     worst = 0.0
     rounds = any(t.dtype.is_float for t in walk(*(o.term for o in kernel.outputs)))
     slacks = expected.slack or (0.0,) * len(expected.values)
@@ -161,7 +178,7 @@ def judge(
         worst = max(worst, _error(a, b))
         kinds = [kind for kind in (dtype, output.term.dtype) if kind.is_float]
         held = min(kinds, key=lambda kind: kind.itemsize)  # parts are held wider
-        allowed = tolerance(kernel, held.name) + slack
+        allowed = tolerance(kernel, held.name, exact) + slack
         if not worst <= allowed:
             message = f"output {name!r}: relative error {worst:.3g}, allowed {allowed:.3g}"
             return Outcome("wrong", error=worst, message=message)

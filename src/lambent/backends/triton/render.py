@@ -18,7 +18,15 @@ from keyword import iskeyword
 from lambent.backends.base import kernel_symbols
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.grid import grid, grouped, products_first, trips
-from lambent.backends.triton.maps import as_index, chosen, limiting, mapped, regrouped, scaled
+from lambent.backends.triton.maps import (
+    as_index,
+    chosen,
+    limiting,
+    mapped,
+    narrowed,
+    regrouped,
+    scaled,
+)
 from lambent.backends.triton.text import (
     NAMES,
     POINTERS,
@@ -57,12 +65,12 @@ from lambent.kernel.tile import (
 )  # fmt: skip
 
 LOCALS = ("pid", "task", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
-MATRIX = (
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-)  # operands of tl.dot; others are multiplied and summed
+MATRIX = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+"""Operands of tl.dot; others are multiplied and summed."""
+TF32 = ', input_precision="tf32"'
+EIGHT = ("float8e4nv", "float8e5")  # which go together
+MORE = {"float32": ', input_precision="ieee"'} | dict.fromkeys(EIGHT, ", max_num_imprecise_acc=0")
+"""Of their sums, which are float32: exactly, not in the fewer bits that matrix units may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +94,21 @@ class _Scope:
     names: set[str] = field(default_factory=set)
 
 
-def render(program: TileProgram, name: str = "kernel") -> Rendered:
+def render(program: TileProgram, name: str = "kernel", exact: bool = True) -> Rendered:
     """The source of a program.
+
+    Args:
+        exact: float32 operands of products stay float32; else matrix units may take them as TF32.
 
     Raises:
         ValueError: a tile of more elements than a processor holds.
     """
-    return _Renderer(program, name).rendered()
+    return _Renderer(program, name, exact).rendered()
 
 
 class _Renderer:
-    def __init__(self, program: TileProgram, name: str) -> None:
-        self.program, self.name = program, name
+    def __init__(self, program: TileProgram, name: str, exact: bool) -> None:
+        self.program, self.name, self.exact = program, name, exact
         self.blocks = Blocks(program)
         kernel = program.kernel
         self.outputs = [o.buffer for o in kernel.outputs]
@@ -384,7 +395,8 @@ class _Renderer:
         else:
             mask = self.blocks.mask(offset.dims, needed)
             place = infix("+", Tile(self.params[v.buffer]), offset, offset.dims, "")
-            text = f"tl.load({place.text}{mask}{', other=0' if mask else ''})"
+            none = ", other=0.0" if dtype.startswith("float8") else ", other=0"
+            text = f"tl.load({place.text}{mask}{none if mask else ''})"
             text += " != 0" if dtype == "int1" else ""
         scope.lines.append((name, f"{name} = {text}"))
         scope.loads[key] = Tile(name, offset.dims, dtype)
@@ -463,6 +475,7 @@ class _Renderer:
 
     def dot(self, v: Dot, acc: Tile | None) -> Tile:
         """A product: on the matrix units where they can do it, else multiplied and summed."""
+        v = narrowed(v, self.lets)
         a, b = self.value(v.a), self.value(v.b)
         inner = self.blocks.dims(i for i in {*a.dims, *b.dims} if i in v.axes)
         batch = tuple(i for i in a.dims if i in b.dims and i not in inner)
@@ -480,11 +493,12 @@ class _Renderer:
         if self.blocks.rank[rows[0]] > self.blocks.rank[columns[0]]:
             a, b, rows, columns = b, a, columns, rows
         name = NAMES[dtype.name]
-        left = self.arranged(self.operand(a, v, name), (batch, rows, inner))
-        right = self.arranged(self.operand(b, v, name), (batch, inner, columns))
+        left, right = (t.dtype if t.dtype in EIGHT and name in EIGHT else name for t in (a, b))
+        left = self.arranged(self.operand(a, v, left), (batch, rows, inner))
+        right = self.arranged(self.operand(b, v, right), (batch, inner, columns))
         order = (*batch, *rows, *columns)
         plain = len(batch) <= 1 and len(rows) == len(columns) == 1
-        more = ', input_precision="ieee"' if name == "float32" else ""
+        more = MORE.get(name, "") if self.exact or name != "float32" else TF32
         fused = acc is not None and plain and acc.dims == order
         self.bounded(order)
         plus = f", {acc.text}" if acc is not None and fused else ""

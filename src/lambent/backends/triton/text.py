@@ -35,10 +35,15 @@ def nan_max(a, b):
 NAMES = {"bool": "int1"} | {
     n: n for n in ("int8", "int16", "int32", "int64", "uint8")
 } | {n: n for n in ("float16", "bfloat16", "float32", "float64")}  # fmt: skip
+NAMES |= {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 POINTERS = {
     "bool": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
+BEYOND = {"float8_e4m3fn": (464.0, 127), "float8_e5m2": (61439.99, 124)}
+"""The last number that rounds to a finite one, and the bits of what follows (NaN, an infinity),
+where conversions of the device would stop at the greatest number."""
 ATOM, PRODUCT, SUM, LOOSE = 3, 2, 1, 0
 """How tightly the outermost operator of a text binds."""
 LEVELS = {"*": PRODUCT, "//": PRODUCT, "+": SUM, "-": SUM}
@@ -120,7 +125,14 @@ def cast(t: Tile, was: DType, dtype: DType) -> Tile:
     if was.is_float and dtype.is_integer:
         safe = Tile(f"tl.where({t.text} == {t.text}, {t.text}, 0.0)", t.dims, t.dtype)
         return safe.to("int64").to(name)
-    return t.to(NAMES[was.compute.name] if was.is_float else t.dtype).to(name)
+    found = t.to(NAMES[was.compute.name] if was.is_float else t.dtype).to(name)
+    if dtype.name not in BEYOND or was == dtype:
+        return found
+    limit, bits = BEYOND[dtype.name]
+    wide = t.to("float32")
+    sign = f"tl.where({wide.text} < 0.0, {bits + 128}, {bits})"
+    over = f"({sign}).to(tl.uint8).to(tl.{name}, bitcast=True)"
+    return Tile(f"tl.where(tl.abs({wide.text}) <= {limit}, {found.text}, {over})", t.dims, name)
 
 
 def needed(lines: list[tuple[str, str]]) -> list[str]:

@@ -189,7 +189,7 @@ def onnx_name(dtype: DType) -> str:
 
 def result_types(schema: Any, bound: Mapping[str, DType], count: int) -> list[DType | None]:
     """The dtype of every result that the schema determines."""
-    fixed = {f"tensor({onnx_name(d)})": d for d in DTYPES.values()}
+    fixed = {f"tensor({name})": DTYPES[ours] for name, ours in ELEMENTS.values() if ours}
     formals = [schema.outputs[min(i, len(schema.outputs) - 1)] for i in range(count)]
     return [
         (bound.get(f.type_str) or fixed.get(f.type_str)) if f.is_homogeneous else None

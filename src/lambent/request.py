@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lambent.backends.base import Backend
+from lambent.backends.base import LACKING, Backend
 from lambent.graph.node import Node, topo
 from lambent.graph.tensor import Tensor
 
@@ -55,7 +55,7 @@ def check_names(nodes: Sequence[Node]) -> None:
 
 def check_dtypes(nodes: Sequence[Node], backend: Backend) -> None:
     for n in topo(nodes):
-        if n.dtype.name in backend.lacks:
+        if n.dtype.name in LACKING.get(backend.name, ()):
             raise TypeError(
                 f"compile: device {backend.name!r} has no {n.dtype}: {n}; give it in another dtype "
                 "(float16 has every number of the floats of 8 bits), or compile for a GPU that has"

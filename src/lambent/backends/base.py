@@ -28,6 +28,8 @@ BACKENDS: dict[str, str] = {
     "cuda": "lambent.backends.cuda.backend",
     "cuda-tf32": "lambent.backends.cuda.tf32",
 }
+LACKING: dict[str, tuple[str, ...]] = {"cpu": ("float8_e4m3fn", "float8_e5m2")}
+"""Names of the dtypes that kernels of a backend do not take."""
 
 
 _addresses: dict[int, int] = {}  # of arrays that are alive, by id
@@ -224,7 +226,6 @@ class Backend(Protocol):
 
     name: str
     lanes: int  # schedules that it compiles at the same time
-    lacks: frozenset[str]  # names of the dtypes that its kernels do not take
 
     def device_key(self) -> str:
         """Names the device, its features, thread count and compiler version: a cache key."""

@@ -25,10 +25,10 @@ from programs import (
     softmax,
 )  # fmt: skip
 
+from lambent.backends.base import LACKING
 from lambent.backends.c.layout import Layout
 from lambent.backends.c.render import Renderer
 from lambent.backends.c.target import Target
-from lambent.backends.cpu.backend import CpuBackend
 from lambent.backends.cpu.features import detect
 from lambent.graph.dim import Dim, evaluate, value
 from lambent.graph.dtypes import (
@@ -198,7 +198,7 @@ def binary(name: str, x: Value, z: Value) -> Value:
     return {"less": less, "eq": same}.get(name) or op(name, x, z, dtype=x.dtype)
 
 
-KNOWN = [d for d in DTYPES.values() if d.name not in CpuBackend.lacks]
+KNOWN = [d for d in DTYPES.values() if d.name not in LACKING["cpu"]]
 
 
 def names_of(dtype: DType) -> list[str]:

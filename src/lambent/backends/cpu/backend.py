@@ -69,7 +69,6 @@ class CpuBackend:
 
     name = "cpu"
     lanes = 2
-    lacks = frozenset(("float8_e4m3fn", "float8_e5m2"))
 
     def __init__(self, renderer: Renderer | None = None) -> None:
         self.renderer: Renderer = renderer or RenderC()

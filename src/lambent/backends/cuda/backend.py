@@ -34,7 +34,6 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.schedule import Moves
 from lambent.kernel.tile import Schedule, TileProgram
 
-ADA = 89  # the least compute capability with floats of 8 bits, but for e5m2
 COMPILE_LIMIT = 15.0  # seconds for one kernel; what takes longer is no kernel that is fast
 WARPS = 16  # of a program, at most; it has as many as its largest tile needs, if that is more
 MOST = 256  # elements of a tile for each thread, which has 255 registers
@@ -86,7 +85,6 @@ class CudaBackend:
         self._gpu = driver.device(number)
         self._processors = self._gpu.attribute("MULTIPROCESSOR_COUNT")
         self._shared = self._gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        self.lacks = frozenset(("float8_e4m3fn",) if self._gpu.capability < ADA else ())
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
         self._measurer = Measurer("lambent.backends.cuda.worker", lambda: 1, 0, exact=exact)

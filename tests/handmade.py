@@ -23,7 +23,7 @@ def scale(n: Size, m: Size, variant: int = RIGHT, dtype: DType = float32) -> Til
     x = terms.load("x", (a, b), dtype)
     w = terms.load("w", (b,), dtype)
     two = terms.const(2, dtype)
-    term = terms.binary("mul", two, terms.binary("mul", x, w))
+    term = terms.apply("mul", two, terms.apply("mul", x, w))
     out = Output(Buffer("y", dtype, (n, m)), (a, b), term)
     kernel = Kernel((out,), (Buffer("x", dtype, (n, m)), Buffer("w", dtype, (m,))), {0: n, 1: m})
     return TileProgram(

@@ -56,19 +56,19 @@ class Build:
     def mul(self, *ts: Term) -> Term:
         out = ts[0]
         for t in ts[1:]:
-            out = self.t.binary("mul", out, t)
+            out = self.t.apply("mul", out, t)
         return out
 
     def add(self, *ts: Term) -> Term:
         out = ts[0]
         for t in ts[1:]:
-            out = self.t.binary("add", out, t)
+            out = self.t.apply("add", out, t)
         return out
 
     def un(self, *ops_and_term: Any) -> Term:
         *ops, t = ops_and_term
         for op in reversed(ops):
-            t = self.t.unary(op, t)
+            t = self.t.apply(op, t)
         return t
 
     def c(self, x: Fraction | int, k: int = 0, dtype: DType = float32) -> Term:
@@ -78,11 +78,11 @@ class Build:
         return self.t.reduce("sum", axes if isinstance(axes, tuple) else (axes,), t)
 
     def less(self, a: Size, b: Size) -> Term:
-        return self.t.binary("less", self.t.val(a), self.t.val(b))
+        return self.t.apply("less", self.t.val(a), self.t.val(b))
 
     def where(self, c: Term, x: Term, y: Term) -> Term:
-        no = self.t.unary("not", c)
-        return self.add(self.t.binary("mask", c, x), self.t.binary("mask", no, y))
+        no = self.t.apply("not", c)
+        return self.add(self.t.apply("mask", c, x), self.t.apply("mask", no, y))
 
     def ninf(self) -> Term:
         return self.t.inf(-1, float32)
@@ -141,16 +141,16 @@ def fold(mask: str = "", heads: int = 2, n: Size = 70, m: Size = 70, d: int = 24
     t = b.t
     if mask == "apart":  # a window, as computed from the distance of two places
         far = b.add(t.val(i), b.mul(b.c(-1, dtype=int64), t.val(j)))
-        ahead = t.binary("less", far, b.c(0, dtype=int64))
-        near = t.binary("less", far, b.c(9, dtype=int64))
-        a = b.where(t.binary("mask", t.unary("not", ahead), near), a, b.ninf())
+        ahead = t.apply("less", far, b.c(0, dtype=int64))
+        near = t.apply("less", far, b.c(9, dtype=int64))
+        a = b.where(t.apply("mask", t.apply("not", ahead), near), a, b.ninf())
     if mask in ("causal", "window"):
         keep = b.less(j, i + 1)
         if mask == "window":
-            keep = t.binary("mask", keep, b.less(i, j + 9))
+            keep = t.apply("mask", keep, b.less(i, j + 9))
         a = b.where(keep, a, b.ninf())
     if mask == "added":  # a + (0 or −inf)
-        a = b.add(a, t.binary("mask", t.unary("not", b.less(j, i + 1)), b.ninf()))
+        a = b.add(a, t.apply("mask", t.apply("not", b.less(j, i + 1)), b.ninf()))
     if mask == "strict":  # the first row is masked everywhere
         a = b.where(b.less(j, i), a, b.ninf())
     if mask == "bias":
@@ -218,7 +218,7 @@ def conv(stride: int = 2) -> Kernel:
     inside = [b.less(-1, u), b.less(u, 9), b.less(-1, v), b.less(v, 11)]
     read = b.at("X", axis(n), axis(ci), u, v)
     for cond in inside:
-        read = b.t.binary("mask", cond, read)
+        read = b.t.apply("mask", cond, read)
     b.out("Y", b.sum((ci, i, j), b.mul(read, b.load("W", co, ci, i, j))), n, co, y, x)
     return b.kernel()
 
@@ -228,7 +228,7 @@ def masked_product() -> Kernel:
     b = Build()
     i, j, k = b.axes(30, 20, 40)
     body = b.mul(b.load("A", i, k), b.load("B", k, j))
-    b.out("C", b.sum(k, b.t.binary("mask", b.less(axis(k), axis(i) + 1), body)), i, j)
+    b.out("C", b.sum(k, b.t.apply("mask", b.less(axis(k), axis(i) + 1), body)), i, j)
     return b.kernel()
 
 
@@ -238,7 +238,7 @@ def counted() -> Kernel:
     i, k = b.axes(9, 35)
     x = b.load("X", i)
     keep = b.less(axis(k), 2 * axis(i) + 3)
-    b.out("Y", b.add(b.sum(k, b.t.binary("mask", keep, x)), b.sum(k, x)), i)
+    b.out("Y", b.add(b.sum(k, b.t.apply("mask", keep, x)), b.sum(k, x)), i)
     return b.kernel()
 
 
@@ -270,7 +270,7 @@ def maxima(dtype: DType) -> Kernel:
     r, c = b.axes(9, 50)
     x = b.load("X", r, c, dtype=dtype)
     b.out("M", b.t.reduce("max", (c,), x), r)
-    b.out("E", b.t.binary("eq", x, b.t.reduce("max", (c,), x)), r, c)
+    b.out("E", b.t.apply("eq", x, b.t.reduce("max", (c,), x)), r, c)
     return b.kernel()
 
 
@@ -279,7 +279,7 @@ def integers(dtype: DType) -> Kernel:
     i, j, k = b.axes(12, 10, 40)
     x, y = b.load("A", i, k, dtype=dtype), b.load("B", k, j, dtype=dtype)
     b.out("C", b.sum(k, b.mul(x, y)), i, j)
-    b.out("S", b.t.binary("mod", b.sum(k, x), b.c(7, dtype=dtype)), i)
+    b.out("S", b.t.apply("mod", b.sum(k, x), b.c(7, dtype=dtype)), i)
     return b.kernel()
 
 
@@ -290,7 +290,7 @@ def remainders(dtype: DType, *by: int) -> Kernel:
     x = b.load("X", i, j, dtype=dtype)
     for n in by:
         out = f"by{n}".replace("-", "_")
-        b.out(out, b.t.binary("mod", x, b.c(n, dtype=dtype)), i, j)
+        b.out(out, b.t.apply("mod", x, b.c(n, dtype=dtype)), i, j)
     return b.kernel()
 
 
@@ -332,13 +332,13 @@ def masked_twice(kind: str) -> Kernel:
     q, k = b.axes(40, 40)
     c, x, y = b.less(axis(k), axis(q) + 1), b.load("X", k), b.load("Y", k)
     total, most = (
-        b.sum(k, b.t.binary("mask", c, y)),
+        b.sum(k, b.t.apply("mask", c, y)),
         b.t.reduce("max", (k,), b.where(c, y, b.ninf())),
     )
     body = {
-        "product": b.t.binary("mask", c, b.mul(x, total)),
-        "beside": b.add(b.t.binary("mask", c, x), total),
-        "exponent": b.t.binary("mask", c, b.un("exp2", b.add(y, b.mul(b.c(-1), most)))),
+        "product": b.t.apply("mask", c, b.mul(x, total)),
+        "beside": b.add(b.t.apply("mask", c, x), total),
+        "exponent": b.t.apply("mask", c, b.un("exp2", b.add(y, b.mul(b.c(-1), most)))),
     }[kind]
     b.out("O", b.sum(k, body), q)
     return b.kernel()
@@ -352,7 +352,7 @@ def split_fold() -> Kernel:
     b.buffer("V", (37,))
     k = axis(o) * 8 + axis(n)
     a = b.where(b.less(k, 37), b.at("S", axis(q), k), b.ninf())
-    v = b.t.binary("mask", b.less(k, 37), b.at("V", k))
+    v = b.t.apply("mask", b.less(k, 37), b.at("V", k))
     part = b.t.reduce("part", (n,), a, v)
     most = b.t.reduce("max", (n,), a)
     b.out("Y", b.t.reduce("fold", (o,), most, part), q)

@@ -55,13 +55,13 @@ class RandomKernel:
                     b.un("exp2", bounded),
                     b.un("recip", b.add(b.c(2), b.mul(bounded, bounded))),
                     b.un("sqrt", b.mul(bounded, bounded)),
-                    t.binary("mod", bounded, b.c(Fraction(3, 10))),
+                    t.apply("mod", bounded, b.c(Fraction(3, 10))),
                 )
             )
         elif kind in ("add", "mul"):
-            out = t.binary(kind, self.term(scope, depth - 1), self.term(scope, depth - 1))
+            out = t.apply(kind, self.term(scope, depth - 1), self.term(scope, depth - 1))
         elif kind == "mask":
-            out = t.binary("mask", self.cond(scope), self.term(scope, depth - 1))
+            out = t.apply("mask", self.cond(scope), self.term(scope, depth - 1))
         elif kind == "where":
             x, y = self.term(scope, depth - 1), self.term(scope, depth - 1)
             out = b.where(self.cond(scope), x, y)
@@ -81,31 +81,31 @@ class RandomKernel:
             if r.random() < 0.5:
                 x = b.mul(x, self.term(inner, depth - 1))
             if r.random() < 0.4:
-                x = t.binary("mask", self.cond(inner), x)
+                x = t.apply("mask", self.cond(inner), x)
             return t.reduce("sum", axes, x)
         if r.random() < 0.6:
             x = b.where(self.cond(inner), x, b.ninf())
         elif r.random() < 0.3:
-            x = b.add(x, t.binary("mask", self.cond(inner), b.ninf()))
+            x = b.add(x, t.apply("mask", self.cond(inner), b.ninf()))
         if kind == "max":
             return t.reduce("max", axes, x)
         if r.random() < 0.4:
             return t.reduce(r.choice(("fold", "part")), axes, x, b.c(1))
         v = self.term(inner, depth - 1)  # finite: a fold may skip what is masked
-        v = t.binary("mask", t.binary("less", b.c(-(10**6)), v), v)
+        v = t.apply("mask", t.apply("less", b.c(-(10**6)), v), v)
         return t.reduce(r.choice(("fold", "part")), axes, x, v)
 
     def cond(self, scope: frozenset[int]) -> Term:
         r, b, t = self.random, self.b, self.b.t
         if r.random() < 0.15:
-            return b.t.binary("less", self.leaf(scope), b.c(0))
+            return b.t.apply("less", self.leaf(scope), b.c(0))
         out = b.less(self.index(scope), self.index(scope))
         if r.random() < 0.3:
-            out = t.binary("mask", out, b.less(self.index(scope), self.index(scope)))
+            out = t.apply("mask", out, b.less(self.index(scope), self.index(scope)))
         if r.random() < 0.1:
             x, y = (t.cast(t.val(self.index(scope)), float32) for _ in range(2))
-            out = t.binary("less", x, y)
-        return t.unary("not", out) if r.random() < 0.3 else out
+            out = t.apply("less", x, y)
+        return t.apply("not", out) if r.random() < 0.3 else out
 
     def index(self, scope: frozenset[int]) -> Size:
         r = self.random

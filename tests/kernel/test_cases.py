@@ -19,10 +19,10 @@ def test_the_cases_of_a_short_sum_are_known(scaled: bool) -> None:
     b = Build()
     i, f, k = b.axes(9, 2, 16)
     x, q = b.load("X", f, k), b.load("Q", i, k, dtype=uint8)
-    low = b.t.binary("mod", q, b.c(16, dtype=uint8))
-    fields = (b.t.cast(low, float32), b.t.cast(b.t.binary("sub", q, low), float32))
-    number = [b.t.binary("eq", b.t.val(axis(f)), b.c(n, dtype=int64)) for n in range(2)]
-    both = (b.t.binary("mask", c, y) for c, y in zip(number, fields, strict=True))
+    low = b.t.apply("mod", q, b.c(16, dtype=uint8))
+    fields = (b.t.cast(low, float32), b.t.cast(b.t.apply("sub", q, low), float32))
+    number = [b.t.apply("eq", b.t.val(axis(f)), b.c(n, dtype=int64)) for n in range(2)]
+    both = (b.t.apply("mask", c, y) for c, y in zip(number, fields, strict=True))
     norm = b.sum((f, k), b.mul(x, x)) if scaled else b.c(1.0)  # of axes of the same names
     b.out("Y", b.sum((f, k), b.mul(norm, x, b.add(*both))), i)
     kernel, inputs = b.kernel(), data(b.kernel(), 0, {})

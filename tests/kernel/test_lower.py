@@ -91,13 +91,13 @@ def test_a_loop_skips_only_what_is_exactly_nothing() -> None:
     b = Build()
     i, k = b.axes(8, 8)
     x, y, c = b.load("X", k), b.load("Y", i, k), b.less(axis(k), axis(i))
-    masked, kept = b.t.binary("mask", c, x), b.t.binary("mask", b.t.unary("not", c), b.ninf())
+    masked, kept = b.t.apply("mask", c, x), b.t.apply("mask", b.t.apply("not", c), b.ninf())
     literal, absent = frozenset({(c, True)}), frozenset[Any]()
     assert needed(b.t, b.mul(b.c(3), masked), zero) == literal
     assert needed(b.t, b.mul(masked, y), zero) == absent  # 0 · inf is NaN
     for name, known in (("X", absent), ("Y", literal)):
         assert needed(b.t, b.mul(masked, y), partial(zero, finite=frozenset([name]))) == known
-    some = b.t.unary("recip", y)
+    some = b.t.apply("recip", y)
     assert needed(b.t, b.mul(masked, some), partial(zero, finite=frozenset("Y"))) == absent
     assert needed(b.t, b.add(masked, y), zero) == absent
     for exact, found in ((False, literal), (True, absent)):  # inf − inf is NaN

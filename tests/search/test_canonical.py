@@ -27,7 +27,7 @@ def form(
     i, j, p = (axis(first + n) for n in range(3))
     right = (j, p) if turned else (p, j)
     x, y = t.load(f"x{name}", (i, p), dtype), t.load(f"y{name}", right, dtype)
-    total = t.reduce("sum", (first + 2,), t.binary("mul", x, y))
+    total = t.reduce("sum", (first + 2,), t.apply("mul", x, y))
     shapes = ((m, 45), (50, 45) if turned else (45, 50))
     inputs = tuple(Buffer(f"{b}{name}", dtype, n) for b, n in zip("xy", shapes, strict=True))
     output = Output(Buffer(f"out{name}", dtype, (m, 50)), (i, j), total)

@@ -148,9 +148,7 @@ Ref = Any
 """egglog's id of a class: hashable, and without a meaning outside its e-graph."""
 
 COMMUTATIVE = ("add", "mul", "eq")
-_INDEX = ("Ax", "IC", "IS", "IAdd", "IMul", "IMulI", "IDiv", "IMin", "IMax", "IOf", "Nil", "Cons")
 _OP = {head: op for op, head in HEAD.items()} | {"Next": "val", "Scale": "scale"}
-_OP |= {head: head for head in _INDEX}
 _DTYPE = {code: dtype for dtype, code in CODE.items()}
 _SIZES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Ax", "IC", "IS"), lambda e: e),
@@ -162,6 +160,7 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "Nil": lambda: (),
     "Cons": lambda e, index: (e, *index),
 }
+_OP |= {head: head for head in (*_SIZES, "IDiv")}
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from egglog.bindings import EGraph
@@ -69,18 +69,14 @@ class Session:
         self.strings: list[str] = []  # names may hold anything: the e-graph has numbers instead
         self.rounds, self.saturated = 0, False
         self.rules = (*TABLE, *(SPLITS if self.cuts else ()), *SUBSTITUTION)
-        empty = self._where(lambda n: not Prover().ge0(n - 1))
-        symbolic = self._where(lambda n: isinstance(n, Dim))
+        empty = sum(1 << a for a, n in enumerate(self.extents) if not Prover().ge0(n - 1))
+        symbolic = sum(1 << a for a, n in enumerate(self.extents) if isinstance(n, Dim))
         table = [*DECLARATIONS, *fact_rules(), *self._parts()]
         table += [rule.text(i) for i, rule in enumerate(self.rules)]
         lines = [spell(line, empty, symbolic) for line in table]
         lines += [*self._told(), *self._terms()]
         for i in range(0, len(lines), _AT_ONCE):
             self.run("\n".join(lines[i : i + _AT_ONCE]))
-
-    def _where(self, test: Callable[[Size], bool]) -> int:
-        """The axes whose extents pass the test."""
-        return sum(1 << b for b, n in enumerate(self.extents) if test(n))
 
     def run(self, text: str) -> list[Any]:
         return list(self.egraph.run_program(*self.egraph.parse_program(text)))

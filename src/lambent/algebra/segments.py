@@ -98,7 +98,8 @@ class _Cutter:
         for width in range(1, 1 + max(map(len, self.crossing.values()))):
             if all(self._size(a, b) <= self.limit for a, b in itertools.pairwise(cuts)):
                 break
-            sites = [i for i in range(self.end) if self._may_cut(i, width)]
+            little = [i for i in range(self.end) if len(self.crossing[i]) <= width]
+            sites = [i for i in little if self.summed.isdisjoint(self.crossing[i])]
             cuts = self._repeating([-1, *sites, self.end])
         return [piece for piece in self._pieces(cuts) if piece[1]]
 
@@ -112,10 +113,6 @@ class _Cutter:
             found.append((leaves, sorted(mine, key=lambda n: self.position.get(n, self.end))))
             needed |= dict.fromkeys(n for n in topo(mine, leaves) if n in leaves)
         return found[::-1]
-
-    def _may_cut(self, i: int, width: int) -> bool:
-        """Whether little crosses there, and nothing that only reductions read, as a product."""
-        return len(self.crossing[i]) <= width and self.summed.isdisjoint(self.crossing[i])
 
     def _size(self, start: int, end: int) -> int:
         inside = self.heavy[start + 1 : end + 1]

@@ -127,14 +127,12 @@ class Terms:
     def val(self, index: Size) -> Term:
         return self.make("val", (index,), (), int64)
 
-    def unary(self, op: str, t: Term) -> Term:
-        return self.make(op, (), (t,), bool_ if op == "not" else t.dtype)
-
     def cast(self, t: Term, dtype: DType) -> Term:
         return t if t.dtype == dtype else self.make("cast", (), (t,), dtype)
 
-    def binary(self, op: str, t: Term, u: Term) -> Term:
-        return self.make(op, (), (t, u), bool_ if op in ("less", "eq") else u.dtype)
+    def apply(self, op: str, *kids: Term) -> Term:
+        """A unary or binary operation other than a cast, or a mask."""
+        return self.make(op, (), kids, bool_ if op in ("not", "less", "eq") else kids[-1].dtype)
 
     def reduce(self, op: str, axes: Iterable[int], *kids: Term) -> Term:
         """sum or max of one term; fold or part of (a, v)."""

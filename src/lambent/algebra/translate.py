@@ -22,6 +22,7 @@ from lambent.graph.dim import Dim, Size, axes_in, representative
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.graph.node import Node, topo
 from lambent.graph.ops import REDUCE, SOURCES, VIEWS
+from lambent.graph.orders import postorder
 from lambent.graph.prove import Prover
 from lambent.graph.views import source_index
 
@@ -124,15 +125,11 @@ class _Translator:
 
     def _at_home(self, root: Node) -> Term:
         """The root's term, after those it needs at home: no deep recursion on chains."""
-        needed = {root}
-        for n in reversed(self.nodes):
-            if n in needed:
-                operands = self._operands(n, self.home[n])[0]
-                needed.update(s for s, index in operands if index == self.home[s])
-        for n in self.nodes:
-            if n in needed:
-                self._at(n, self.home[n])
-        return self._at(root, self.home[root])
+
+        def needed(n: Node) -> list[Node]:
+            return [s for s, index in self._operands(n, self.home[n])[0] if index == self.home[s]]
+
+        return [self._at(n, self.home[n]) for n in postorder([root], needed)][-1]
 
     def _load(self, n: Node, index: Index) -> Term:
         if n.op not in SOURCES and n not in self._todo:
@@ -193,16 +190,12 @@ class _Translator:
     def _elementwise(self, op: str, kids: list[Term], dtype: DType) -> Term:
         if op == "cast":
             return self.make.cast(kids[0], dtype)
-        if len(kids) == 1:
-            return self.make.unary(op, kids[0])
-        left, right = kids
-        if op == "mul" and bool_ in (left.dtype, right.dtype):
-            return self.make.binary("mask", *(kids if left.dtype == bool_ else kids[::-1]))
-        if op == "less" and left.dtype == bool_:  # ¬left ∧ right
-            no = self.make.unary("not", left)
-            true = self.make.const(1, bool_)
-            return no if right is true else self.make.binary("mask", no, right)
-        return self.make.binary(op, left, right)
+        if op == "mul" and bool_ in (k.dtype for k in kids):
+            return self.make.apply("mask", *(kids if kids[0].dtype == bool_ else kids[::-1]))
+        if op == "less" and kids[0].dtype == bool_:  # ¬left ∧ right
+            no, true = self.make.apply("not", kids[0]), self.make.const(1, bool_)
+            return no if kids[1] is true else self.make.apply("mask", no, kids[1])
+        return self.make.apply(op, *kids)
 
     def _operand(self, n: Node, index: Index, again: bool, fresh: bool) -> Term:
         if index == self.home[n]:
@@ -245,14 +238,14 @@ class _Translator:
             for low, high in ((-1, e), (e, n)):
                 if not self.prover.ge0(high - low - 1):
                     conditions.append(
-                        self.make.binary("less", self._constant(low), self._constant(high))
+                        self.make.apply("less", self._constant(low), self._constant(high))
                     )
         for condition in reversed(conditions):
             inner = term
             while inner.op == "mask" and inner.kids[0] is not condition:
                 inner = inner.kids[1]
             if inner.op != "mask":
-                term = self.make.binary("mask", condition, term)
+                term = self.make.apply("mask", condition, term)
         return term
 
     def _constant(self, value: bool | float | Dim, dtype: DType = int64) -> Term:

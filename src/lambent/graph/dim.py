@@ -420,12 +420,8 @@ def evaluate(
             return axes[atom.args[0]]
         if atom.kind == "value":
             return values[atom.args[0]]
-        a, b = (combine(arg, one) for arg in atom.args)
-        if atom.kind == "div":
-            return a // b
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b) if atom.kind == "min" else max(a, b)
-        return np.minimum(a, b) if atom.kind == "min" else np.maximum(a, b)
+        meaning: dict[str, Any] = {"div": operator.floordiv, "min": np.minimum, "max": np.maximum}
+        return meaning[atom.kind](*(combine(arg, one) for arg in atom.args))
 
     return combine(size, one)
 

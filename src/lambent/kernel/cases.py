@@ -36,6 +36,6 @@ def _cases(terms: Terms, extents: Mapping[int, Size], t: Term) -> Term:
             for u in inside:
                 for n, new in enumerate(every):
                     new[u] = rebuilt(terms, u, new.__getitem__, {i: n})
-            total = reduce(partial(terms.binary, "add"), [new[t.kids[0]] for new in every])
+            total = reduce(partial(terms.apply, "add"), [new[t.kids[0]] for new in every])
             return _cases(terms, extents, terms.reduce("sum", t.axes - {i}, total))
     return t

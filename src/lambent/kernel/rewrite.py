@@ -242,19 +242,19 @@ def _apart(terms: Terms, t: Term) -> Term:
     parts = factors(t.kids[0], "add")
     if not any(two_groups([u.free - t.axes for u in factors(p)], int) for p in parts):
         return t
-    return reduce(partial(terms.binary, "add"), [terms.reduce("sum", t.axes, p) for p in parts])
+    return reduce(partial(terms.apply, "add"), [terms.reduce("sum", t.axes, p) for p in parts])
 
 
 def _written_out(terms: Terms, t: Term) -> Term:
     """fold(k; a, v) → sum(k; exp2(a − max(k; a)) · v); a part is 0 where the maximum is −inf."""
     a, v = t.kids
     most = terms.reduce("max", t.axes & a.free, a) if t.axes & a.free else a
-    some = terms.unary("not", terms.binary("eq", most, terms.inf(-1, a.dtype)))
-    shift = most if t.op == "fold" else terms.binary("mask", some, most)
-    p = terms.cast(terms.unary("exp2", terms.binary("sub", a, shift)), v.dtype)
-    weighted = p if v.op == "const" and v.args == (1, 0) else terms.binary("mul", p, v)
+    some = terms.apply("not", terms.apply("eq", most, terms.inf(-1, a.dtype)))
+    shift = most if t.op == "fold" else terms.apply("mask", some, most)
+    p = terms.cast(terms.apply("exp2", terms.apply("sub", a, shift)), v.dtype)
+    weighted = p if v.op == "const" and v.args == (1, 0) else terms.apply("mul", p, v)
     total = terms.reduce("sum", t.axes, weighted)
-    return total if t.op == "fold" else terms.binary("mask", some, total)
+    return total if t.op == "fold" else terms.apply("mask", some, total)
 
 
 def _choice(terms: Terms, t: Term) -> Term:
@@ -266,11 +266,11 @@ def _choice(terms: Terms, t: Term) -> Term:
             rest.remove(x)
             rest.remove(y)
             chosen = terms.make("select", (), (*x.kids, y.kids[1]), t.dtype)
-            return reduce(partial(terms.binary, "add"), [*rest, chosen])
+            return reduce(partial(terms.apply, "add"), [*rest, chosen])
     for x, y in (t.kids, t.kids[::-1]):
         for c, z in (y.kids, y.kids[::-1]) if y.op == "mul" else ():
             if c.op == "const" and c.args == (-1, 0):
-                return terms.binary("sub", x, z)
+                return terms.apply("sub", x, z)
     return t
 
 

@@ -69,10 +69,8 @@ def load(path: str | os.PathLike[str]) -> Program:
         raise
     except BackendError as error:
         raise LoadError(f"{path}: {error}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # an offset in the file that is none
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # no offset that is none
             raise
         raise LoadError(f"{path}: not a lambent program, or damaged: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:

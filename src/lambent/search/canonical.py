@@ -6,12 +6,13 @@ everything that lowering and rendering look at, so that equal texts mean equal c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lambent.algebra.term import Term, Terms, walk
-from lambent.graph.dim import Atom, Size, axes_in, axis, show, symbol_range, terms_of
+from lambent.graph.dim import Atom, Size, axes_in, axis, show, symbol_range
 from lambent.kernel.kernel import Buffer, Kernel
 from lambent.kernel.rewrite import outputs_of
 
@@ -87,15 +88,7 @@ def canonical(kernel: Kernel) -> Canonical:
 
 def _axes(kernel: Kernel, order: Iterable[Term]) -> Iterator[int]:
     """Free axes as the outputs index them, then the others as terms read or bind them."""
-
-    def inside(indices: Iterable[Size]) -> Iterator[int]:
-        for e in indices:
-            yield from (a.args[0] for _, m in terms_of(e) for a, _ in m if a.kind == "axis")
-            yield from sorted(axes_in(e))
-
-    for o in kernel.outputs:
-        yield from inside(o.index)
-    for t in order:
-        yield from inside(t.indices)
-        yield from sorted(t.axes)
-    yield from sorted(kernel.extents)
+    indexed = (axes_in(e) for o in kernel.outputs for e in o.index)
+    inside = ([*map(axes_in, t.indices), t.axes] for t in order)
+    for axes in (*indexed, *itertools.chain(*inside), kernel.extents):
+        yield from sorted(axes)

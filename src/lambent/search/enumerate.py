@@ -301,8 +301,7 @@ class _Search:
                 if extra < least and new.leaves & ~body.leaves == 0:
                     least, best = extra, new
             if best is not b:
-                whole = self.replaced(body, b, best, {})
-                return self.settled(whole)
+                return self.settled(self.replaced(body, b, best))
         return body
 
     def apart(self, body: Body) -> Body:
@@ -312,7 +311,7 @@ class _Search:
         for b in _below(body)[1:] if prices.device and prices.device.held else ():
             store = prices.launch + 2 * self.space.bytes(b.cls) * prices.byte
             if b.alt and b.cls in self.loads and store < b.work:
-                return self.apart(self.replaced(body, b, self.loads[b.cls], {}))
+                return self.apart(self.replaced(body, b, self.loads[b.cls]))
         return body
 
     def beside(self, c: int, alt: Alt, others: int) -> Body | None:
@@ -320,14 +319,13 @@ class _Search:
         made = self.table[c].values() if alt.op in REDUCTIONS else ()
         return min(made, key=lambda b: (self.shared(b.parts & ~others), b.uid), default=None)
 
-    def replaced(self, body: Body, old: Body, new: Body, done: dict[int, Body]) -> Body:
+    def replaced(self, body: Body, old: Body, new: Body) -> Body:
         """A body with another in the place of one of its parts."""
-        if body is old or body.alt is None:
-            return new if body is old else body
-        if body.uid not in done:
-            kids = [self.replaced(k, old, new, done) for k in body.kids]
-            same = all(x is y for x, y in zip(kids, body.kids, strict=True))
-            done[body.uid] = body if same else self.made(body.cls, body.alt, kids)
+        done = {old.uid: new}
+        for b in postorder([body], lambda b: b.kids):
+            kids = [done[k.uid] for k in b.kids]
+            alt = None if kids == [*b.kids] else b.alt
+            done.setdefault(b.uid, self.made(b.cls, alt, kids) if alt else b)
         return done[body.uid]
 
 
@@ -369,7 +367,7 @@ class _Builder:
         if alt.op in ("sum", "fold", "part"):
             cut = 0 if alt.op == "sum" else 1
             groups = [[kids[cut + i] for i in g] for g in sides(s, alt.kids[cut:])]
-            whole = reduce(partial(t.binary, "mul"), (self._chain("mul", g) for g in groups))
+            whole = reduce(partial(t.apply, "mul"), (self._chain("mul", g) for g in groups))
             out = t.make(alt.op, alt.args, (*kids[:cut], whole), dtype)
             return self._chain("mul", [*const, out])
         return t.make(alt.op, alt.args, kids, dtype)
@@ -377,7 +375,7 @@ class _Builder:
     def _chain(self, op: str, operands: Sequence[Term]) -> Term:
         """Operands joined, smallest first."""
         ordered = sorted(operands, key=lambda t: self.space.volume(mask_of(t.free)))
-        return reduce(partial(self.terms.binary, op), ordered)
+        return reduce(partial(self.terms.apply, op), ordered)
 
     def kernel(self, stored: Stored, body: Body) -> Kernel | None:
         """The kernel that stores a body; None if it depends on an axis that the buffer lacks."""

@@ -111,10 +111,6 @@ class Space:
         each = {k: (self.volume(whole & ~f), self.volume(f & ~bound)) for k, f in free.items()}
         return {k: max(1.0, m / device.held, device.threads / n) for k, (m, n) in each.items()}
 
-    def divides(self, cls: int, const: Const) -> bool:
-        """Whether values of the class may be divided by a constant: integers only by one."""
-        return const == ONE or (const[0] != 0 and self.source.classes[cls].dtype.is_float)
-
     def compute(self, cls: int) -> bool:
         """Whether the class needs arithmetic on something else than indices and constants."""
         return FREE.isdisjoint(n.op for n in self.source.classes[cls].nodes)
@@ -370,7 +366,7 @@ def _choose_stored(space: Space, products: dict[int, list[Multiset]]) -> Groups:
         f: (c, k)
         for c, sets in products.items()
         for k, f in sets
-        if len(f) > 1 and space.divides(c, k)
+        if len(f) > 1 and (k == ONE or (k[0] != 0 and source.classes[c].dtype.is_float))
     }
     operands: Groups = {}
     for c in reached:

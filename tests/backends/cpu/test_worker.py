@@ -214,7 +214,7 @@ def test_an_operand_is_read_as_if_it_were_all_there() -> None:
 def test_quotients_by_sums_are_verified_where_no_sum_is_nearly_nothing() -> None:
     """Else one row is so large that an error in any other is none."""
     x = h.terms.load("x", (axis(0), axis(1)), bfloat16)
-    share = h.terms.unary("recip", h.terms.reduce("sum", {1}, x))
+    share = h.terms.apply("recip", h.terms.reduce("sum", {1}, x))
     y = Output(Buffer("y", bfloat16, (300,)), (axis(0),), share)
     kernel = Kernel((y,), (Buffer("x", bfloat16, (300, 64)),), {0: 300, 1: 64})
     assert verify.expect(kernel, {}).mode == "positive"
@@ -222,20 +222,20 @@ def test_quotients_by_sums_are_verified_where_no_sum_is_nearly_nothing() -> None
 
 @pytest.mark.parametrize("op", ["log2", "sqrt"])
 def test_functions_of_positive_numbers_are_verified_on_numbers(op: str) -> None:
-    kernel = elementwise(h.terms.unary(op, load("x")), Buffer("x", float32, (50,)))
+    kernel = elementwise(h.terms.apply(op, load("x")), Buffer("x", float32, (50,)))
     expected = verify.expect(kernel, {})
     assert expected.mode == "positive" and np.isfinite(expected.values[0]).all()
 
 
 def test_large_exponents_are_verified_on_finite_numbers() -> None:
-    big = h.terms.binary("mul", h.terms.const(1000, float32), load("x"))
-    kernel = elementwise(h.terms.unary("exp2", big), Buffer("x", float32, (50,)))
+    big = h.terms.apply("mul", h.terms.const(1000, float32), load("x"))
+    kernel = elementwise(h.terms.apply("exp2", big), Buffer("x", float32, (50,)))
     assert verify.expect(kernel, {}).mode == "small"
 
 
 def test_integer_kernels_are_compared_exactly() -> None:
     x, y = (Buffer(n, int32, (50,)) for n in "xy")
-    term = h.terms.binary("mod", load("x", int32), load("y", int32))
+    term = h.terms.apply("mod", load("x", int32), load("y", int32))
     kernel = elementwise(term, x, y, dtype=int32)
     expected = verify.expect(kernel, {})
     values = expected.values[0]
@@ -287,7 +287,7 @@ def test_tolerance_follows_storage_and_reduction_length() -> None:
     narrow = elementwise(h.terms.cast(load("x"), bfloat16), Buffer("x", float32, (50,)))
     assert verify.tolerance(wide, "float32") < 3e-5
     assert 4e-3 < verify.tolerance(narrow, "bfloat16") < 2e-2
-    flags = elementwise(h.terms.binary("less", load("x"), load("x")), Buffer("x", float32, (50,)))
+    flags = elementwise(h.terms.apply("less", load("x"), load("x")), Buffer("x", float32, (50,)))
     expected = verify.Expected("signed", (), (np.zeros(5),))
     assert verify.judge(flags, [np.zeros(5, bool)], expected).status == "ok"
     assert verify.judge(flags, [np.ones(5, bool)], expected).status == "wrong"
@@ -298,9 +298,9 @@ def test_where_large_values_cancel_the_tolerance_follows() -> None:
     kernel = elementwise(x, Buffer("x", float32, (50,)))
     assert verify.expect(kernel, {}).slack[0] < 1e-5
     big = h.terms.const(1 << 20, float32)
-    minus = h.terms.binary("mul", h.terms.const(-1, float32), x)
-    scaled = h.terms.binary("add", h.terms.binary("mul", big, x), h.terms.binary("mul", big, minus))
-    near = h.terms.binary("add", scaled, h.terms.unary("sin", h.terms.binary("mul", big, x)))
+    minus = h.terms.apply("mul", h.terms.const(-1, float32), x)
+    scaled = h.terms.apply("add", h.terms.apply("mul", big, x), h.terms.apply("mul", big, minus))
+    near = h.terms.apply("add", scaled, h.terms.apply("sin", h.terms.apply("mul", big, x)))
     assert verify.expect(elementwise(near, Buffer("x", float32, (50,))), {}).slack[0] > 1e-3
 
     assert bool_.kind == "b"

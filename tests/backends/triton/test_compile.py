@@ -189,9 +189,9 @@ def test_a_limit_is_one_operation_and_keeps_nan() -> None:
     b = Build()
     (i,) = b.axes(64)
     x, four = b.load("A", i), b.c(4)
-    above = b.t.binary("less", four, x)
-    inside = b.t.binary("mask", b.t.unary("not", above), x)
-    b.out("C", b.add(b.c(1), b.t.binary("mask", above, four), inside), i)
+    above = b.t.apply("less", four, x)
+    inside = b.t.apply("mask", b.t.apply("not", above), x)
+    b.out("C", b.add(b.c(1), b.t.apply("mask", above, four), inside), i)
     exact = "propagate_nan=tl.PropagateNan.ALL"
     assert f"1.0 + tl.minimum(4.0, A_tile, {exact})" in rendered(b.kernel()).source
 
@@ -235,7 +235,7 @@ def test_a_mask_beside_its_opposite_is_one_choice() -> None:
     b = Build()
     i, j = b.axes(64, 64)
     above = b.less(axis(i), axis(j))
-    kept = b.mul(b.t.binary("mask", b.t.unary("not", above), b.load("A", i, j)), b.c(F(1, 2)))
-    b.out("C", b.add(b.t.binary("mask", above, b.ninf()), kept), i, j)
+    kept = b.mul(b.t.apply("mask", b.t.apply("not", above), b.load("A", i, j)), b.c(F(1, 2)))
+    b.out("C", b.add(b.t.apply("mask", above, b.ninf()), kept), i, j)
     text = '0.5 * tl.where(t1, float("-inf"), A_tile)'
     assert text in rendered(b.kernel()).source

@@ -96,9 +96,9 @@ def test_a_loop_skips_only_what_is_exactly_nothing() -> None:
     assert needed(b.t, b.mul(b.c(3), masked), zero) == literal
     assert needed(b.t, b.mul(masked, y), zero) == absent  # 0 · inf is NaN
     for name, known in (("X", absent), ("Y", literal)):
-        assert needed(b.t, b.mul(masked, y), partial(zero, finite=frozenset([name]))) == known
+        assert needed(b.t, b.mul(masked, y), partial(zero, known=frozenset([name]))) == known
     some = b.t.apply("recip", y)
-    assert needed(b.t, b.mul(masked, some), partial(zero, finite=frozenset("Y"))) == absent
+    assert needed(b.t, b.mul(masked, some), partial(zero, known=frozenset("Y"))) == absent
     assert needed(b.t, b.add(masked, y), zero) == absent
     for exact, found in ((False, literal), (True, absent)):  # inf − inf is NaN
         assert needed(b.t, b.add(y, kept), partial(least, exact=exact)) == found

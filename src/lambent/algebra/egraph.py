@@ -206,8 +206,6 @@ def read(session: Session, start: float = 0.0) -> Saturated:
         weight = classes[own].weights_only and not root.output
         buffer = replace(root.buffer, weight=weight, finite=c in finite)
         roots.append(Stored(own, buffer, root.index, root.output))
-    loaded = {n.args[0] for c in classes.values() for n in c.nodes if n.op == "in"}
-    buffers = {name: b for name, b in translation.buffers.items() if name in loaded}
     e_nodes = sum(len(c.nodes) for c in classes.values())
     found = {number(r.inputs[0]): number(r.output) for r in tables["applied"].rows}
     rules: Counter[str] = Counter()
@@ -217,7 +215,7 @@ def read(session: Session, start: float = 0.0) -> Saturated:
     seconds = time.monotonic() - start
     stats = Stats(e_nodes, len(classes), session.rounds, session.saturated, seconds, dict(rules))
     sizes, cuts = dict(enumerate(extents)), session.cuts
-    return Saturated(classes, sizes, tuple(roots), buffers, stats, cuts)
+    return Saturated(classes, sizes, tuple(roots), translation.buffers, stats, cuts)
 
 
 def _rows(

@@ -55,6 +55,11 @@ class Buffer:
         return math.prod(map(representative, self.shape)) * self.dtype.itemsize
 
 
+def fresh(name: str, taken: Container[str]) -> str:
+    """The name, with as many underscores as make it new."""
+    return fresh(f"{name}_", taken) if name in taken else name
+
+
 def indices_of(op: str, args: tuple[Any, ...]) -> tuple[Size, ...]:
     """The index expressions among the arguments of a term or an e-node."""
     return args[1] if op == "in" else args if op == "val" else ()

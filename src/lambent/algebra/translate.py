@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from lambent.algebra.names import mixed_radix, name_axes, reducing
-from lambent.algebra.term import LOG2E, Buffer, Term, Terms, walk
+from lambent.algebra.term import LOG2E, Buffer, Term, Terms, fresh, walk
 from lambent.graph.dim import Dim, Size, axes_in, representative
 from lambent.graph.dtypes import DType, bool_, int64
 from lambent.graph.node import Node, topo
@@ -101,8 +101,7 @@ class _Translator:
         taken: set[str] = set()
 
         def new(name: str, n: Node, weight: bool = False) -> Buffer:
-            while name in taken:
-                name += "_"
+            name = fresh(name, taken)
             taken.add(name)
             return Buffer(name, n.dtype, n.shape, weight, not weight or n.attr.finite)
 

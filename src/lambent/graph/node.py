@@ -60,17 +60,14 @@ _ids = itertools.count()
 _table: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
 
 
-def _attr_key(attr: Any) -> Any:
-    # 0.0 == -0.0 and 1 == True, but they are different constants; NaN is equal to itself here
-    return type(attr).__name__, repr(attr) if isinstance(attr, float) else attr
-
-
 def make(
     op: str, srcs: Iterable[Node], shape: Iterable[Size], dtype: DType, attr: Any = None
 ) -> Node:
     """The one node with these parts (made on first use). Checks nothing: `Tensor` does."""
     srcs, shape = tuple(srcs), tuple(shape)
-    key = (op, tuple(s.id for s in srcs), shape, dtype, _attr_key(attr))
+    # 0.0 == -0.0 and 1 == True, but they are different constants; NaN is equal to itself here
+    told = type(attr).__name__, repr(attr) if isinstance(attr, float) else attr
+    key = (op, tuple(s.id for s in srcs), shape, dtype, told)
     with _lock:
         node = _table.get(key)
         if node is None:

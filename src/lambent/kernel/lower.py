@@ -50,7 +50,7 @@ class Goal:
         if self.output is not None:
             return updates(terms, replace(self.output, term=self.terms[0]))
         exact = self.kind == "max" or (self.kind == "fold" and self.exact)
-        added = partial(zero, finite=finite)
+        added = partial(zero, known=finite)
         void = added if self.kind == "sum" else partial(least, exact=exact)
         return needed(terms, self.terms[0], void)
 

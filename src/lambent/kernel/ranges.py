@@ -27,12 +27,10 @@ from lambent.graph.dim import Size, axes_in, axis, value, values_in
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import Prover, bounds, maximum, minimum
 from lambent.kernel.kernel import Output
-from lambent.kernel.rewrite import assuming, steps
+from lambent.kernel.rewrite import assuming, finite, steps
 from lambent.kernel.tile import Axis
 
 FAR = 1 << 40
-PLAIN = ("in", "const", "val", "cast", "add", "sub", "mul", "mask", "select", "not")
-"""Operations whose results are finite where their operands are."""
 Literal = tuple[Term, bool]
 """A condition, and the value that it must have."""
 Void = Callable[[Term], bool]
@@ -60,25 +58,21 @@ def updates(terms: Terms, output: Output) -> frozenset[Literal]:
     return needed(terms, output.term, lambda t: t.op == "in" and t.args == kept)
 
 
-def zero(t: Term, finite: frozenset[str] = frozenset()) -> bool:
+def zero(t: Term, known: frozenset[str] = frozenset()) -> bool:
     """True if a simplified term is 0 everywhere; not where 0 may meet an infinity.
 
-    finite: buffers that have none.
+    known: buffers that have none.
     """
     match t.op:
         case "const":
             return bool(t.args[0] == 0)
         case "cast" | "sum":
-            return zero(t.kids[0], finite)
+            return zero(t.kids[0], known)
         case "add" | "select":
-            return all(zero(k, finite) for k in t.kids[-2:])
+            return all(zero(k, known) for k in t.kids[-2:])
         case "mul":
-            return any(zero(x, finite) and _finite(y, finite) for x, y in (t.kids, t.kids[::-1]))
+            return any(zero(x, known) and finite(y, known) for x, y in (t.kids, t.kids[::-1]))
     return False
-
-
-def _finite(t: Term, finite: frozenset[str]) -> bool:
-    return all(u.op in PLAIN and (u.op != "in" or u.args[0] in finite) for u in walk(t))
 
 
 def least(t: Term, exact: bool) -> bool:

@@ -22,13 +22,15 @@ from lambent.graph.prove import bounds, substitute
 from lambent.kernel.kernel import Kernel, Output
 
 Rewrite = Callable[[Term], Term]
+PLAIN = ("in", "const", "val", "cast", "add", "sub", "mul", "mask", "select", "not")
+"""Operations whose results are finite where their operands are."""
 
 
 def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, Size] = {}) -> Term:
     """t with f applied to its operands (also inside its indices), and its own axes replaced.
 
     A reduction is then over the axes that its own became. What is known of indices is a constant;
-    constant conditions vanish, sums with 0, and products of 0 that are nothing else.
+    constant conditions vanish, sums with 0, and products of 0 and what is seen to be finite.
     """
     kids = tuple(map(f, t.kids))
     args: tuple[Any, ...] = t.args
@@ -53,7 +55,7 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, Size] = {}) ->
             return kids[1]
         case "add" if is_zero(kids[0]) or is_zero(kids[1]):
             return kids[1] if is_zero(kids[0]) else kids[0]
-        case "mul" if any(is_zero(x) and _bounded(y) for x, y in (kids, kids[::-1])):
+        case "mul" if any(is_zero(x) and finite(y) for x, y in (kids, kids[::-1])):
             return terms.const(0, t.dtype)
     return terms.make(t.op, args, kids, t.dtype)
 
@@ -98,9 +100,10 @@ def is_zero(t: Term) -> bool:
     return t.op == "const" and t.args[0] == 0
 
 
-def _bounded(t: Term) -> bool:
-    """True if it is seen to be no infinity and no NaN."""
-    return t.op == "const" or not t.dtype.is_float or (t.op == "cast" and _bounded(t.kids[0]))
+def finite(t: Term, known: frozenset[str] = frozenset()) -> bool:
+    """True if it is seen to be no infinity and no NaN; `known` are buffers that have none."""
+    floats = [u for u in walk(t) if u.dtype.is_float]
+    return all(u.op in PLAIN and (u.op != "in" or u.args[0] in known) for u in floats)
 
 
 def assuming(terms: Terms, known: Mapping[Term, bool]) -> Rewrite:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lambent.algebra.segments import Instance
+from lambent.algebra.term import fresh
 from lambent.backends.base import Step
 from lambent.graph.node import Node, topo
 from lambent.kernel.kernel import Buffer, Kernel
@@ -41,7 +42,7 @@ def plan_of(
             own = kernel.entry.form.buffers
             for b in own:
                 if b.name not in local:
-                    name = local[b.name] = _fresh(f"s{number}.{b.name}", buffers)
+                    name = local[b.name] = fresh(f"s{number}.{b.name}", buffers)
                     buffers[name] = replace(b, name=name)
             once = kernel.program.kernel.weights_only and own[0].weight
             names = [local[b.name] for b in own]
@@ -67,10 +68,6 @@ def _in_panels(
         load.append(Step(lower(kernel, schedule(kernel)), (new, name)))
         buffers[new] = replace(b, name=new)
     return new
-
-
-def _fresh(name: str, taken: Container[str]) -> str:
-    return _fresh(f"{name}_", taken) if name in taken else name
 
 
 # ---- whole programs --------------------------------------------------------------------------

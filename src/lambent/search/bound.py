@@ -16,15 +16,7 @@ import numpy as np
 from lambent.algebra.term import Term, walk
 from lambent.backends.base import Calibration
 from lambent.backends.reference.kernel import evaluate
-from lambent.graph.dim import (
-    Size,
-    axes_in,
-    axis,
-    hints,
-    representative,
-    symbols_in,
-    values_in,
-)
+from lambent.graph.dim import Size, axes_in, axis, hints, representative, symbols_in, values_in
 from lambent.graph.dtypes import bool_, float32
 from lambent.kernel.kernel import Buffer, Kernel, Output
 from lambent.search.space import MATH, TRANSCENDENTAL, Prices

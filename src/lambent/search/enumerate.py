@@ -107,9 +107,9 @@ class _Search:
             if any(len({space.free[f] for f in contracted(a)}) > 1 for a in space.alts[c]):
                 self.products |= self.reduction_bit[family]
         self.uids: dict[Any, int] = {}
-        self.part_work: list[float] = []
+        self.part_work: list[float] = []  # seconds of each, and of a set of them `shared`
         self.alone, self.repeats = cache(self._alone), cache(space.repeats)
-        self.shared = cache(self._shared)
+        self.shared = cache(lambda parts: sum(self.part_work[i] for i in bits(parts)))
         self.leaf_costs = cache(self._leaf_costs)
         self.making = cache(self._making)
 
@@ -123,10 +123,6 @@ class _Search:
         """Seconds of an alternative, and of the operands where they are computed again."""
         times = self.repeats(alt)
         return self.alone(c, alt) + sum((times[k.cls] - 1) * k.work for k in kids if k.alt)
-
-    def _shared(self, parts: int) -> float:
-        """Seconds of a set of parts."""
-        return sum(self.part_work[i] for i in bits(parts))
 
     def _leaf_costs(self, leaves: int) -> tuple[float, float]:
         """Seconds to read leaves, and to make them."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import Saturated, Stored
 from lambent.algebra.rules import bits
-from lambent.algebra.term import REDUCTIONS, indices_of
+from lambent.algebra.term import REDUCTIONS, fresh, indices_of
 from lambent.backends.base import Calibration
 from lambent.backends.roles import outermost_first
 from lambent.graph.dim import Size, axes_in, axis, representative, values_in
@@ -440,9 +440,7 @@ def _unit(index: tuple[Size, ...], a: int) -> bool:
 
 
 def _store(space: Space, c: int, wanted: Collection[int]) -> None:
-    name = f"c{c}"
-    while name in space.by_name or name in space.source.buffers:
-        name += "_"
+    name = fresh(f"c{c}", {*space.by_name, *space.source.buffers})
     order = layout(space, c)
     dtype = space.source.classes[c].dtype
     if any(part in order for _, part, _ in space.source.cuts):  # parts are added up as they are

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ ATTRIBUTES = {
 class Pretended:
     """Stands in for `cuda.bindings.driver`; `launched`: (tasks, threads, shared, addresses)."""
 
+    CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUdevice_attribute = _Names()
     CUfunction_attribute = _Names()
     CUstreamCaptureMode = _Names()
@@ -43,6 +45,7 @@ class Pretended:
         self.launched: list[tuple[int, int, int, list[int]]] = []
         self.run = run
         self.recorded: list[list[list[int]]] = []  # graphs: the addresses of each launch
+        self.changed: list[Any] = []  # nodes of graphs that were given other arguments
         self.replayed: list[int] = []  # graphs, as they were launched
         self.recording = False
         self.capturing: set[int] = set()  # streams that a caller records
@@ -100,9 +103,7 @@ class Pretended:
 
     def cuLaunchKernel(self, entry: Any, x: int, y: int, z: int, threads: int, *more: Any) -> Any:
         shared, places = more[2], more[4]
-        count = self.run.count
-        pointers = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
-        addresses = [ctypes.c_void_p.from_address(pointers[i]).value or 0 for i in range(count)]
+        addresses = self._addresses(places)
         if self.recording:
             self.recorded[-1].append(addresses)
             return (Result.SUCCESS,)
@@ -121,6 +122,25 @@ class Pretended:
     def cuStreamEndCapture(self, stream: int) -> Any:
         self.recording = False
         return Result.SUCCESS, len(self.recorded) - 1
+
+    def cuGraphCreate(self, flags: int) -> Any:
+        self.recorded.append([])
+        return Result.SUCCESS, len(self.recorded) - 1
+
+    def cuGraphAddKernelNode(self, graph: int, before: list[Any], count: int, params: Any) -> Any:
+        assert len(self.recorded[graph]) == count + (before[0][1] if before else 0)
+        self.recorded[graph].append(self._addresses(params.kernelParams))
+        return Result.SUCCESS, (graph, len(self.recorded[graph]) - 1)
+
+    def cuGraphExecKernelNodeSetParams(self, graph: int, node: Any, params: Any) -> Any:
+        self.changed.append(node)
+        self.recorded[graph][node[1]] = self._addresses(params.kernelParams)
+        return (Result.SUCCESS,)
+
+    def _addresses(self, places: int) -> list[int]:
+        pointers = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
+        found = (ctypes.c_void_p.from_address(pointers[i]).value for i in range(self.run.count))
+        return [address or 0 for address in found]
 
     def cuGraphInstantiate(self, graph: int, flags: int) -> Any:
         return Result.SUCCESS, graph

@@ -153,6 +153,20 @@ def test_a_program_of_symbolic_sizes(program: Any, size: int) -> None:
     np.testing.assert_allclose(program(**given), expected(**given), rtol=2e-4, atol=2e-4)
 
 
+def test_every_size_is_right_by_one_graph(backend: Any) -> None:
+    """Of a run with other sizes only the arguments that differ are changed."""
+    torch = pytest.importorskip("torch")
+    x = lt.input("x", (n, 64))
+    made = lt.compile((x @ x.mT, x.sum(0)), device="cuda", budget=6.0, progress=False)
+    assert len(made.explain()["kernels"]) > 1
+    for size in (5, 64, 65, 300, 1, 17, 17, 17, 200, 300):
+        given = torch.randn(size, 64, device="cuda")
+        product, total = map(torch.from_dlpack, lt.on_device(made, x=given))
+        torch.cuda.synchronize()
+        torch.testing.assert_close(product, (given.double() @ given.mT.double()).float())
+        torch.testing.assert_close(total, given.sum(0), rtol=1e-4, atol=1e-4)
+
+
 def test_a_program_is_saved_and_loaded(program: Any, tmp_path: Path) -> None:
     program.save(tmp_path / "program")
     given = arrays(50)

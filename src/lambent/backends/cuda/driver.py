@@ -176,16 +176,21 @@ class Function:
             kind = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", self._entry, kind, shared)
 
-    def launch(
-        self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any], stream: int
-    ) -> None:
-        """Queue `tasks` programs. `sizes` are ctypes integers."""
+    def arguments(self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
+        """What an entry is given, as ctypes integers; `sizes` are such."""
         given = [*map(ctypes.c_void_p, pointers), *sizes]
         given += [ctypes.c_void_p(0)] * self._scratch
         if self._held:
             if self._held[-1].nbytes < tasks * self._each:
                 self._held.append(Memory(2 * tasks * self._each))
             given[-self._scratch] = ctypes.c_void_p(self._held[-1].pointer)
+        return given
+
+    def launch(
+        self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any], stream: int
+    ) -> None:
+        """Queue `tasks` programs."""
+        given = self.arguments(tasks, pointers, sizes)
         places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(x) for x in given))
         if tasks:
             call(
@@ -193,33 +198,77 @@ class Function:
                 stream, ctypes.addressof(places), 0,
             )  # fmt: skip
 
+    def node(self, tasks: int, given: Sequence[Any]) -> tuple[Any, Any]:
+        """The parameters of a launch in a graph, and the memory that they point to."""
+        places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(x) for x in given))
+        found = api().CUDA_KERNEL_NODE_PARAMS()
+        found.func, found.gridDimX, found.blockDimX = self._entry, tasks, self._threads
+        found.gridDimY = found.gridDimZ = found.blockDimY = found.blockDimZ = 1
+        found.sharedMemBytes, found.kernelParams = self._shared, ctypes.addressof(places)
+        return found, places
+
     def close(self) -> None:
         call("cuModuleUnload", self._module)
 
 
 class Graph:
-    """What `queue` puts on a stream, recorded once: `launch` does all of it again at once."""
+    """Work that `launch` queues at once; destroyed with the object."""
 
-    def __init__(self, queue: Callable[[int], None]) -> None:
-        kinds = api().CUstreamCaptureMode, api().CUstream_flags
-        stream = call("cuStreamCreate", kinds[1].CU_STREAM_NON_BLOCKING)
-        try:
-            call("cuStreamBeginCapture", stream, kinds[0].CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            try:
-                queue(int(stream))
-            finally:
-                self._graph = call("cuStreamEndCapture", stream)
-        finally:
-            call("cuStreamDestroy", stream)
-        self._ready = call("cuGraphInstantiate", self._graph, 0)
+    def __init__(self, handle: Any) -> None:
+        self._graph = handle
+        self.ready = call("cuGraphInstantiate", handle, 0)
 
     def launch(self, stream: int) -> None:
-        call("cuGraphLaunch", self._ready, stream)
+        call("cuGraphLaunch", self.ready, stream)
 
     def __del__(self) -> None:
-        for name, part in (("cuGraphExecDestroy", "_ready"), ("cuGraphDestroy", "_graph")):
+        for name, part in (("cuGraphExecDestroy", "ready"), ("cuGraphDestroy", "_graph")):
             if hasattr(self, part):
                 getattr(api(), name)(getattr(self, part))  # an error here has been told before
+
+
+def recorded(queue: Callable[[int], None]) -> Graph:
+    """What `queue` puts on a stream."""
+    kinds = api().CUstreamCaptureMode, api().CUstream_flags
+    stream = call("cuStreamCreate", kinds[1].CU_STREAM_NON_BLOCKING)
+    try:
+        call("cuStreamBeginCapture", stream, kinds[0].CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            queue(int(stream))
+        finally:
+            graph = call("cuStreamEndCapture", stream)
+    finally:
+        call("cuStreamDestroy", stream)
+    return Graph(graph)
+
+
+Launched = tuple[Function, int, list[Any]]
+"""A launch: of what, how many programs, and their arguments."""
+
+
+class Chain:
+    """Launches one after another as one, which may be given other programs and arguments."""
+
+    def __init__(self, launches: Sequence[Launched]) -> None:
+        graph, self._nodes = call("cuGraphCreate", 0), list[Any]()
+        for function, tasks, given in launches:
+            params, _places = function.node(tasks, given)
+            before = self._nodes[-1:]
+            self._nodes += [call("cuGraphAddKernelNode", graph, before, len(before), params)]
+        self._known = list(map(_numbers, launches))
+        self._whole = Graph(graph)
+
+    def launch(self, launches: Sequence[Launched], stream: int) -> None:
+        for i, (function, tasks, given) in enumerate(launches):
+            if (new := _numbers(launches[i])) != self._known[i]:
+                params, _places = function.node(tasks, given)
+                call("cuGraphExecKernelNodeSetParams", self._whole.ready, self._nodes[i], params)
+                self._known[i] = new
+        self._whole.launch(stream)
+
+
+def _numbers(launched: Launched) -> tuple[Any, ...]:
+    return launched[1], *(x.value for x in launched[2])
 
 
 def captured(stream: int) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lambent.backends.base import Place, Step, kernel_symbols
-from lambent.backends.cuda.driver import Function, Memory
+from lambent.backends.cuda.driver import Function, Launched, Memory
 from lambent.backends.libraries import cublaslt
 from lambent.backends.sizes import Text, number, text
 from lambent.backends.triton.compiler import Code
@@ -103,9 +103,27 @@ class Opened:
             assert self._calls is not None
             self._calls[0].run(step.routine, pointers, whole(symbols), stream)
             return
-        sizes = [_INTEGERS[kind](symbols[name]) for name, kind in step.sizes]
-        tasks = number(step.tasks, whole(symbols))
+        tasks, sizes = self._sized(step, symbols)
         self.function(step.code).launch(tasks, pointers, sizes, stream)
+
+    def _sized(self, step: Launch, symbols: Mapping[str, int]) -> tuple[int, list[Any]]:
+        """How many programs a step has, and what it is given beside arrays."""
+        sizes = [_INTEGERS[kind](symbols[name]) for name, kind in step.sizes]
+        return number(step.tasks, whole(symbols)), sizes
+
+    def launched(
+        self, places: Sequence[Sequence[int]], symbols: Mapping[str, int]
+    ) -> list[Launched] | None:
+        """The launches of all steps, from and to arrays at these places; None where a library is
+        called, or nothing is to be done in one of them."""
+        found: list[Launched] = []
+        for step, pointers in zip(self.launches, places, strict=True):
+            if step.routine is not None:
+                return None
+            tasks, sizes = self._sized(step, symbols)
+            function = self.function(step.code)
+            found.append((function, tasks, function.arguments(tasks, pointers, sizes)))
+        return found if all(tasks for _, tasks, _ in found) else None
 
     def close(self) -> None:
         for function in self._functions.values():

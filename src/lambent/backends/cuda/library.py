@@ -1,7 +1,8 @@
 """A whole program on the device: its arena, its weights, arrays in and out, recorded runs.
 
 A run on the same arrays and sizes as an earlier one is recorded as a CUDA graph, and replayed from
-then on: one call of the driver in place of one for each kernel.
+then on: one call of the driver in place of one for each kernel. For other arrays or sizes there is
+one graph whose nodes are given new arguments where these differ.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import BackendError
-from lambent.backends.cuda.driver import Graph, Memory, Staged, captured, device, synchronize
+from lambent.backends.cuda.driver import (
+    Chain,
+    Graph,
+    Memory,
+    Staged,
+    captured,
+    device,
+    recorded,
+    synchronize,
+)
 from lambent.backends.cuda.image import Opened, whole
 from lambent.backends.sizes import number
 
@@ -47,6 +57,7 @@ class Program:
         self._weights: tuple[Any, list[Memory]] = ((), [])
         self._arrays: dict[tuple[str, int], Memory] = {}
         self._graphs: dict[Any, Graph | None] = {}  # by arrays and sizes; None: seen once
+        self._chain: Chain | None = None  # for all others
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
@@ -89,9 +100,10 @@ class Program:
         def pointer(kind: str, index: int, offset: int) -> int:
             return (starts[index] if kind == "arena" else pools[kind][index]) + offset
 
+        places = [[pointer(*p) for p in step.places] for step in self._opened.launches]
+
         def queue(stream: int) -> None:
-            for step in self._opened.launches:
-                pointers = [pointer(*place) for place in step.places]
+            for step, pointers in zip(self._opened.launches, places, strict=True):
                 self._opened.run(step, pointers, symbols, stream)
 
         if len(self._opened.launches) == 1:
@@ -99,11 +111,17 @@ class Program:
             return
         key = tuple(inputs), tuple(outputs), tuple(sizes)
         if key in self._graphs and not captured(stream):
-            graph = self._graphs.pop(key) or Graph(queue)
+            graph = self._graphs.pop(key) or recorded(queue)
             self._graphs[key] = graph  # the last one used is the last to be forgotten
             graph.launch(stream)
             return
-        queue(stream)
+        others = self._graphs and not captured(stream)  # the first run loads what it needs
+        launches = self._opened.launched(places, symbols) if others else None
+        if launches is None:
+            queue(stream)
+        else:
+            self._chain = self._chain or Chain(launches)
+            self._chain.launch(launches, stream)
         while len(self._graphs) >= GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         self._graphs.setdefault(key)

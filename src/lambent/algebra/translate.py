@@ -232,14 +232,10 @@ class _Translator:
 
     def _masked(self, valid: Conditions, term: Term) -> Term:
         """The term where 0 <= e < n for each, without what is proved."""
-        conditions = []
-        for e, n in valid:
-            for low, high in ((-1, e), (e, n)):
-                if not self.prover.ge0(high - low - 1):
-                    conditions.append(
-                        self.make.apply("less", self._constant(low), self._constant(high))
-                    )
-        for condition in reversed(conditions):
+        less = [pair for e, n in valid for pair in ((-1, e), (e, n))]
+        unknown = [(low, high) for low, high in less if not self.prover.ge0(high - low - 1)]
+        for low, high in reversed(unknown):
+            condition = self.make.apply("less", self._constant(low), self._constant(high))
             inner = term
             while inner.op == "mask" and inner.kids[0] is not condition:
                 inner = inner.kids[1]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 from lambent.algebra.egraph import Saturated, Stored
@@ -251,20 +251,15 @@ def own_cost(space: Space, c: int, alt: Alt) -> float:
 
 
 def _union(space: Space, kids: Iterable[int]) -> int:
-    mask = 0
-    for k in kids:
-        mask |= space.free[k]
-    return mask
+    return reduce(int.__or__, (space.free[k] for k in kids), 0)
 
 
 def _product(space: Space, kids: Iterable[int]) -> float:
     """Operations of an elementwise product (or sum) of operands, smallest first."""
-    ordered = sorted(kids, key=lambda c: (space.points(c), c))
-    mask, work, device = space.free[ordered[0]], 0.0, space.prices.device
-    for k in ordered[1:]:
-        mask |= space.free[k]  # a CPU takes as long for one as for a product and its sum
-        work += (1 if device and device.held else 2) * space.volume(mask)
-    return work
+    ordered, device = sorted(kids, key=lambda c: (space.points(c), c)), space.prices.device
+    _, *wider = itertools.accumulate((space.free[k] for k in ordered), int.__or__)
+    each = 1.0 if device and device.held else 2.0  # a CPU takes as long for a product and its sum
+    return each * sum(map(space.volume, wider))
 
 
 def _through_chiefs(space: Space) -> dict[int, tuple[Alt, ...]]:
@@ -300,9 +295,7 @@ def _price(space: Space, alternatives: dict[int, tuple[Alt, ...]]) -> None:
         for alt, needs, own in ways[c]:
             if any(k not in paid or c in paid[k] for k in needs):
                 continue
-            parts: dict[int, float] = {}
-            for k in needs:
-                parts.update(paid[k])
+            parts = dict(itertools.chain(*(paid[k].items() for k in needs)))
             total = own + sum(parts.values())
             if total < space.cost.get(c, math.inf) * (1 - 1e-9):
                 load = space.bytes(c) * space.prices.byte + EPSILON
@@ -526,13 +519,9 @@ def layout(space: Space, c: int) -> list[int]:
 
 def _lane(space: Space, c: int) -> int | None:
     """The largest axis that a contraction keeps and that no other factor has."""
-    best: tuple[float, int] | None = None
-    for alts in space.alts.values():
-        for alt in alts:
-            if alt.op == "sum" and c in alt.kids and len(sides(space, alt.kids)) > 1:
-                others = _union(space, [k for k in alt.kids if k != c])
-                own = space.free[c] & ~others & ~mask_of(alt.args[0])
-                for a in bits(own):
-                    found = (-space.volume(1 << a), a)
-                    best = found if best is None or found < best else best
-    return None if best is None else best[1]
+    own = 0
+    for alt in itertools.chain(*space.alts.values()):
+        if alt.op == "sum" and c in alt.kids and len(sides(space, alt.kids)) > 1:
+            others = _union(space, [k for k in alt.kids if k != c])
+            own |= space.free[c] & ~others & ~mask_of(alt.args[0])
+    return max(bits(own), key=lambda a: (space.volume(1 << a), -a), default=None)

@@ -121,9 +121,8 @@ class _Cutter:
     def _repeating(self, sites: list[int]) -> list[int]:
         """Cuts at runs of equal pieces and where nothing crosses; where a piece is too large also
         where least crosses inside of it."""
-        starts = _runs(
-            [abstract(results, leaves)[0].key for leaves, results in self._pieces(sites)]
-        )
+        keys = [abstract(results, leaves)[0].key for leaves, results in self._pieces(sites)]
+        starts = _runs(keys)
         out = [-1]
         for i, here in enumerate(sites[:-1]):
             if here > out[-1] and (i in starts or not self.crossing[here]):

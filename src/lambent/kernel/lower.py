@@ -102,11 +102,8 @@ class _Lowering:
 
         Those that nothing but a result is made of join a deeper loop over their axis, if any.
         """
-        pending = [
-            t
-            for t in walk(*roots, known=scope.env)
-            if t.axes & self.values.looped and t.free & self.values.looped <= scope.open
-        ]
+        every, looped = walk(*roots, known=scope.env), self.values.looped
+        pending = [t for t in every if t.axes & looped and t.free & looped <= scope.open]
         level: dict[Term, int] = {}
         groups: dict[tuple[int, tuple[int, ...]], list[Term]] = {}
         for t in pending:  # operands before users

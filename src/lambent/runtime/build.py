@@ -115,11 +115,8 @@ def _sources(plan: Plan) -> dict[str, tuple[int, int]]:
     kernels = [step.program.kernel for step in plan.steps]
     sizes = [size for buffer in plan.buffers.values() for size in buffer.shape]
     missing = {s for size in sizes for s in symbols_in(size)}.union(*map(kernel_symbols, kernels))
-    dims = {
-        (i, j): size
-        for i, name in enumerate(plan.inputs)
-        for j, size in enumerate(plan.buffers[name].shape)
-    }
+    shapes = [plan.buffers[name].shape for name in plan.inputs]
+    dims = {(i, j): size for i, shape in enumerate(shapes) for j, size in enumerate(shape)}
     sources: dict[str, tuple[int, int]] = {}
     while missing:
         for at, size in dims.items():

@@ -107,14 +107,10 @@ def diverse(problem: Problem, costs: Sequence[float], fresh: Iterable[int], numb
 def _undominated(makers: Iterable[tuple[int, int, int]], costs: Sequence[float]) -> list[Maker]:
     """Kernels of one value that no other beats in both leaves and cost (first of equals)."""
     kept: list[Maker] = []
-    able = [
-        (costs[k], leaves.bit_count(), k, leaves, more)
-        for k, leaves, more in makers
-        if costs[k] < math.inf
-    ]
-    for cost, _, k, leaves, more in sorted(able):
+    able = [m for m in makers if costs[m[0]] < math.inf]
+    for k, leaves, more in sorted(able, key=lambda m: (costs[m[0]], m[1].bit_count(), m)):
         if all(less & ~leaves or other != more for *_, less, other in kept):
-            kept.append((cost, k, leaves, more))
+            kept.append((costs[k], k, leaves, more))
     return kept
 
 

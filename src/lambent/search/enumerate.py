@@ -408,11 +408,8 @@ def enumerate_kernels(source: Saturated, prices: Prices, keep: int = 12) -> Cand
     todo = [i for i, s in enumerate(space.stored) if s.output]
     for root in todo:  # grows as values are read
         stored, before = space.stored[root], len(found)
-        bodies = [
-            b
-            for n, b in enumerate(search.table[stored.cls].values())
-            if b.basic or n < KERNELS * keep
-        ]
+        every = enumerate(search.table[stored.cls].values())
+        bodies = [b for n, b in every if b.basic or n < KERNELS * keep]
         if space.item[stored.cls] != root:  # another buffer of the class: copying is one more
             bodies.append(search.loads[stored.cls])
         others = [f(b) for f in (search.settled, search.apart) for b in bodies]

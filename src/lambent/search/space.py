@@ -139,13 +139,9 @@ def prepare(source: Saturated, prices: Prices) -> Space:
         space.alts[c] = tuple(a for a in alts if all(k in space.cost for k in _needs(space, a)))
     groups = _choose_stored(space, flat["mul"])
     sums = {f: (c, k) for c in space.item for k, f in flat["add"][c] if len(f) > 1}
+    known = {"add": sums} | dict.fromkeys(PRODUCTS, groups)
     for c, alts in space.alts.items():
-        more = (
-            b
-            for a in alts
-            for b in _grouped(a, sums if a.op == "add" else groups if a.op in PRODUCTS else {})
-            if c not in b.kids
-        )
+        more = (b for a in alts for b in _grouped(a, known.get(a.op, {})) if c not in b.kids)
         space.alts[c] = tuple(dict.fromkeys((*alts, *more)))
     return space
 

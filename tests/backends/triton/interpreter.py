@@ -33,6 +33,8 @@ def as_torch(array: np.ndarray[Any, Any], dtype: str) -> Any:
 
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if dtype.startswith("float8"):
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, dtype))
     return torch.from_numpy(array.view(np.uint8) if dtype == "bool" else array)
 
 

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from interpreted import Run, interpret, needs_triton
-from kernels import CASES, SYMBOLIC, data
+from kernels import CASES, SYMBOLIC, Build, data
 from legal import check
 from random_kernels import random_kernel
 from test_lower import compare
@@ -18,6 +19,7 @@ from test_random import any_schedule
 from lambent.backends.cuda.schedule import default_schedule, moves
 from lambent.backends.reference.kernel import evaluate
 from lambent.backends.triton.render import render
+from lambent.graph.dtypes import DTYPES, float32
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import sample
@@ -88,6 +90,19 @@ def test_symbolic_sizes() -> None:
             one = sample(first, moves(kernel), Random(n)) if n else first
             named.append((f"{name} {symbols} {one}", run(kernel, one, n, symbols)))
     compared(named)
+
+
+@pytest.mark.parametrize(("a", "b"), [("e4m3fn", "e5m2"), ("e5m2", "e5m2")])
+def test_floats_of_eight_bits(a: str, b: str) -> None:
+    """As they are given and multiplied; what is rounded to them the interpreter does not carry."""
+    made = Build()
+    i, j, k = made.axes(37, 20, 33)
+    x = made.load("A", i, k, dtype=DTYPES[f"float8_{a}"])
+    y = made.load("B", j, k, dtype=DTYPES[f"float8_{b}"])
+    made.out("C", made.sum(k, made.mul(*(made.t.cast(t, float32) for t in (x, y)))), i, j)
+    one = run(made.kernel(), Schedule(((0, 16), (1, 16), (2, 16)), (0, 1), 2), 0, {})
+    assert "max_num_imprecise_acc" in render(one[0]).source
+    compared([(f"{a} {b}", one)])
 
 
 def test_random_kernels() -> None:

@@ -80,7 +80,7 @@ python3 - "$out" <<'END'
 import json, pathlib, sys
 for r in json.loads((pathlib.Path(sys.argv[1]) / "rows.json").read_text()):
     peers = " ".join(f"{n}={t:.4g}" for n, t in r["peers"].items())
-    again = r["search_again_s"] and f' again {r["search_again_s"]:.1f}'
+    again = r["search_again_s"] and f' again {r["search_again_s"]:.1f}, kept {r["start_again_s"]:.2f}'
     print(r["name"], f'{r["ours_ms"]:.4g} ms', f'{r["rates"][""]:.4g} {r["unit"]}', f'{r["ratio_best"] or 0:.3f}',
           f'of {r["least"]}', f'error {r["error"]:.1e}', "right" if r["right"] else "WRONG",
           f'{len(r["kernels"])} kernels', f'search {r["search_s"]:.0f} s', again or "", peers, sep=" | ")

@@ -16,6 +16,7 @@ from lambent.backends.reference.graph import evaluate
 from lambent.cli import bench, cuda_layers, cuda_works, suite
 from lambent.cli.examples import Example
 from lambent.cli.peers import make_peers, to_numpy
+from lambent.frontends import kept
 
 SMALL: dict[str, tuple[Callable[[], Example], float]] = {
     "matmul": (lambda: suite.product(10, 11, 7), 1e-6),
@@ -106,3 +107,14 @@ def test_work_for_gpus_means_what_pytorch_says(name: str) -> None:
     (found,) = evaluate([first], arrays)
     want = work.naive({n: torch.from_numpy(a.copy()) for n, a in arrays.items()})
     np.testing.assert_allclose(found, want.numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_a_second_start_takes_the_program_that_was_kept() -> None:
+    def graph() -> Any:
+        x = lt.input("second_start", (3, 4))
+        return {"y": x + 1, "z": x * 2}
+
+    donate = {"second_start": "z"}
+    first = bench.compile_graph(graph(), "first", "cpu", 1.0, donate=donate)
+    assert bench.second_start(graph, first, "cpu", 1.0, donate) > 0
+    assert kept.load_program(kept.graph_key(graph(), "cpu", 1.0, 0, {"donate": donate}))

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lambent.algebra.term import LOG2E
+from lambent.algebra.term import LOG2E, fresh
 from lambent.graph.dim import Dim, axes_in, evaluate, values_in
 
 UNARY = {
@@ -194,7 +194,10 @@ def check_translation(tr, inputs, values, symbols=None):
 
 def buffers_of(tr, inputs, values):
     buffers = {b.buffer.name: values[b.node] for b in tr.roots}
-    return buffers | {name: values[n] for name, n in tr.sources.items()}
+    sources = {}
+    for n in (n for op in ("input", "weight") for n in values if n.op == op):
+        sources[fresh(n.name, sources)] = values[n]
+    return buffers | sources
 
 
 class ClassValues:

@@ -77,7 +77,7 @@ def test_output_buffers_never_have_the_name_of_an_input():
 def test_two_weights_of_one_name_stay_two():
     a, b = (t.weight("w", np.full(2, v, np.float32)) for v in (1, 2))
     tr = agree(a * 3.0 + b)
-    assert sorted(tr.sources) == ["w", "w_"]
+    assert sorted(tr.buffers) == ["w", "w_"]
 
 
 def test_self_product_renames_one_side():

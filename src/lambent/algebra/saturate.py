@@ -101,9 +101,8 @@ class Session:
             name = self._string(buffer.name)
             yield f"(set (holds {name}) {CODE[buffer.dtype]})"
             yield f"(set (varies {name}) {0 if buffer.weight else VARIES})"
-        for source, n in self.translation.sources.items():
-            if n.dtype.is_float and (n.op == "input" or n.attr.finite):
-                yield f"(finite_buffer {self._string(source)})"
+            if buffer.finite and buffer.dtype.is_float:
+                yield f"(finite_buffer {name})"
 
     def _terms(self) -> Iterator[str]:
         for term in self.translation.terms():

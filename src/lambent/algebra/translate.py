@@ -44,13 +44,12 @@ class RootTerm:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """`alternatives` are pairs of equal terms; `sources` the node of each input and weight."""
+    """`alternatives` are pairs of equal terms; `buffers` what terms load."""
 
     roots: tuple[RootTerm, ...]
     alternatives: tuple[tuple[Term, Term], ...]
     extents: tuple[Size, ...]
     buffers: dict[str, Buffer]
-    sources: dict[str, Node]
 
     def terms(self) -> Iterator[Term]:
         """Every term, operands before users."""
@@ -64,8 +63,7 @@ def translate(outputs: Sequence[Node], reuse: bool = False) -> Translation:
     """
     work = _Translator(outputs, reuse)
     roots = work.run()
-    sources = {b.name: n for n, b in work.buffer.items() if n.op in SOURCES}
-    return Translation(roots, tuple(work.alternatives), tuple(work.extents), work.loaded, sources)
+    return Translation(roots, tuple(work.alternatives), tuple(work.extents), work.loaded)
 
 
 def exact_constant(value: float) -> tuple[Fraction, int]:
@@ -100,13 +98,14 @@ class _Translator:
         """What each node is loaded from. Names are unique: inputs, weights, outputs, the others."""
         taken: set[str] = set()
 
-        def new(name: str, n: Node, weight: bool = False) -> Buffer:
+        def new(name: str, n: Node) -> Buffer:
             name = fresh(name, taken)
             taken.add(name)
-            return Buffer(name, n.dtype, n.shape, weight, not weight or n.attr.finite)
+            finite = n.op == "input" or (n.op == "weight" and n.attr.finite)
+            return Buffer(name, n.dtype, n.shape, n.op == "weight", finite)
 
         leaves = [n for op in ("input", "weight") for n in self.nodes if n.op == op]
-        self.buffer = {n: new(n.name, n, n.op == "weight") for n in leaves}
+        self.buffer = {n: new(n.name, n) for n in leaves}
         self.results = {n: new(f"out{i}", n) for i, n in enumerate(self.outputs)}
         for i, n in enumerate(self.nodes):
             if n.op not in SOURCES:

@@ -93,9 +93,8 @@ def diverse(problem: Problem, costs: Sequence[float], fresh: Iterable[int], numb
     for _ in range(number):
         cover = solve(problem, priced)
         bound = cover.bound if not found else -math.inf
-        found.setdefault(
-            cover.kernels, Cover(cover.kernels, sum(costs[k] for k in cover.kernels), bound)
-        )
+        cost = sum(costs[k] for k in cover.kernels)
+        found.setdefault(cover.kernels, Cover(cover.kernels, cost, bound))
         raised = [k for k in cover.kernels if k in new]
         if not raised:
             break

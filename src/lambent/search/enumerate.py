@@ -267,9 +267,8 @@ class _Search:
         kept: dict[Key, Body] = {}
         for key in self.ranked({key: b.work for key, b in found.items()}):
             b = found[key]
-            beaten = any(
-                k.leaves & ~b.leaves == 0 and k.work <= b.work * SAME for k in kept.values()
-            )
+            inside = (k for k in kept.values() if k.leaves & ~b.leaves == 0)
+            beaten = any(k.work <= b.work * SAME for k in inside)
             if b.basic or not (beaten or len(kept) >= self.keep):
                 kept[key] = b
             elif not beaten:

@@ -33,7 +33,7 @@ STAGES = (
 )
 BUDGET, BACKEND_BUDGET, AUTOGRAD_BUDGET = 5000, 1000, 150
 # Where the budgets are not met yet: these may only fall.
-CORE_SO_FAR = 5316
+CORE_SO_FAR = 5312
 BACKEND_SO_FAR = {"c": 1111}
 CORE = ("graph", "algebra", "kernel", "search", "runtime", "compiler.py")
 COMPILER = ("explain", "backends", *CORE[1:])

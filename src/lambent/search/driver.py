@@ -25,7 +25,7 @@ from lambent.search.canonical import Canonical, canonical
 from lambent.search.cover import Cover, Problem, diverse, solve
 from lambent.search.database import Database, digest
 from lambent.search.enumerate import enumerate_kernels
-from lambent.search.loops import loops
+from lambent.search.loops import changes, loops
 from lambent.search.tuning import LAST, Bench, Clock, Tuned
 
 STOP_GAP = 0.05
@@ -248,9 +248,12 @@ def _region(work: Work, rates: Calibration, bench: Bench) -> Region:
         outputs = tuple(i for i, stored in enumerate(found.stored) if stored.output)
         bounder, entries = Bounder(rates, s.extents), list[Entry]()
         candidates = (*found.candidates, *loops(found.candidates, bounder))
+        changed = {c.root for c in found.candidates if changes(c.kernel)}
         for c in candidates:
             form, made = canonical(merged(c.kernel)), [found.stored[root] for root in c.roots]
             rent = work.rent * sum(m.buffer.bytes for m in made if not m.output)
+            if changed.intersection(c.roots) and not changes(c.kernel):  # it may have to be copied
+                rent += 2 * sum(m.buffer.bytes for m in made) / rates.levels[-1][1]
             bound, known = bounder.bound(c.kernel), bench.known(form)
             entries.append(Entry(form, c.roots, c.reductions, c.basic, bound, known, rent))
         return Region(work, entries, Problem(candidates, outputs), found.capped)
@@ -410,13 +413,10 @@ class _Driver:
     def progress(self) -> Progress:
         best = self.total(lambda r: r.cost)
         return Progress(
-            sum(r.work.count for r in self.regions),
-            sum(len(r.entries) for r in self.regions),
-            sum(t.fresh > 0 for t in self.bench.tuned.values()),
-            best if best < math.inf else None,
-            self.total(lambda r: r.lower),
-            self.bench.clock.elapsed(),
-        )
+            sum(r.work.count for r in self.regions), sum(len(r.entries) for r in self.regions),
+            sum(t.fresh > 0 for t in self.bench.tuned.values()), best if best < math.inf else None,
+            self.total(lambda r: r.lower), self.bench.clock.elapsed(),
+        )  # fmt: skip
 
     def found(self) -> Found:
         with self.bench.clock.phase("cover"):

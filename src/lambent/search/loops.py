@@ -84,9 +84,14 @@ def _apart(found: Sequence[Candidate], bounder: Bounder) -> Iterator[_Group]:
 def _stays(kernel: Kernel) -> bool:
     """Whether it runs at load, or writes more than it reads: such a value is better not stored; or
     changes some of an input: that is quickest in the input's place, and alone."""
-    read, (out, *_) = sum(b.bytes for b in kernel.inputs), kernel.outputs
-    changes = (updates(Terms(), replace(out, over=b)) for _, b in kernel.overwritable)
-    return kernel.weights_only or out.buffer.bytes > read or any(changes)
+    read = sum(b.bytes for b in kernel.inputs)
+    return kernel.weights_only or kernel.outputs[0].buffer.bytes > read or changes(kernel)
+
+
+def changes(kernel: Kernel) -> bool:
+    """Whether it changes some of an input, and can do so in the input's place."""
+    over = [replace(kernel.outputs[0], over=b) for _, b in kernel.overwritable]
+    return any(updates(Terms(), o) for o in over)
 
 
 def _may_share(one: _Group, g: _Group, few: bool) -> bool:

@@ -23,6 +23,7 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
 _MEMORY = 1 << 30  # bytes of operand copies for timing with cold caches
+_QUICK = 1e9  # bytes a second that a kernel moves at least for whose time caches matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,8 @@ class Measurer:
         lost: dict[int, Outcome] = {}
         for turn in range(repeats + 1 if repeats else 0):  # the first warms up, and sets counts
             for i in [i for i in jobs if i not in lost]:
-                copies = self._copies(jobs[i]) if cold else 1
+                near = not cold or jobs[i].nbytes < _QUICK * guess[i]
+                copies = 1 if near else self._copies(jobs[i])
                 inner = max(copies, math.ceil(2e-3 / guess[i]))
                 inner = min(inner, 1 + int(limit / 4 / guess[i]))
                 try:

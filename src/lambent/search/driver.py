@@ -380,8 +380,7 @@ class _Driver:
         if r.best is None:
             return []
         slack: dict[str, tuple[float, int]] = {}
-        for k in dict.fromkeys(k for c in (r.best, *likely) for k in c.kernels):
-            e = r.entries[k]
+        for k, e in ((k, r.entries[k]) for c in (r.best, *likely) for k in c.kernels):
             if e.bound > 0 and e.tuned.stale < PATIENCE and not e.open:
                 slack[e.form.text] = (e.bound - e.time, k)
         worst = sorted(slack.values())[:2]

@@ -90,8 +90,7 @@ def _stays(kernel: Kernel) -> bool:
 
 def changes(kernel: Kernel) -> bool:
     """Whether it changes some of an input, and can do so in the input's place."""
-    over = [replace(kernel.outputs[0], over=b) for _, b in kernel.overwritable]
-    return any(updates(Terms(), o) for o in over)
+    return any(updates(Terms(), replace(kernel.outputs[0], over=b)) for _, b in kernel.overwritable)
 
 
 def _may_share(one: _Group, g: _Group, few: bool) -> bool:

@@ -45,6 +45,7 @@ TAKEN: dict[str, Callable[[], Kernel]] = {
     "column": lambda: k.matmul(n=1),
     **{dtype.name: lambda dtype=dtype: k.batched(dtype) for dtype in (bfloat16, float16, float64)},
     "symbolic": lambda: k.matmul(m=s),
+    "all symbolic": lambda: k.matmul(m=s, n=s),
     "a matrix is added": lambda: plus(1, 2),
     "a matrix is added in float16": lambda: plus(1, 2, dtype=float16),
     "a row is added": lambda: plus(2),

@@ -97,7 +97,8 @@ def routine(kernel: Kernel, way: int = 1) -> Routine | None:
         return Operand(buffer, a, b, c, d, e, transposed)
 
     def result(buffer: int, start: Size, apart: Size, stride: Size) -> Operand:
-        return matrix(buffer, start, n.extent, m.extent, apart or n.extent, stride)
+        apart = n.extent if apart == 0 else apart
+        return matrix(buffer, start, n.extent, m.extent, apart, stride)
 
     operands = [
         matrix(buffers[1], found.start[1], n.extent, k.extent, ldb, each.b, tb),

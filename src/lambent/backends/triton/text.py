@@ -132,7 +132,7 @@ def cast(t: Tile, was: DType, dtype: DType) -> Tile:
     wide = t.to("float32")
     sign = f"tl.where({wide.text} < 0.0, {bits + 128}, {bits})"
     over = f"({sign}).to(tl.uint8).to(tl.{name}, bitcast=True)"
-    return Tile(f"tl.where(tl.abs({wide.text}) <= {limit}, {found.text}, {over})", t.dims, name)
+    return Tile(f"tl.where(tl.abs({wide.text}) > {limit}, {over}, {found.text})", t.dims, name)
 
 
 def needed(lines: list[tuple[str, str]]) -> list[str]:

@@ -5,7 +5,8 @@
 #   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
 #   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp
 #                                  layers;
-#                                  BUDGET: seconds for each search, instead of each group's own
+#                                  BUDGET: seconds for the search of a product, instead of each
+#                                  group's own; other rows take their share (a layer 7 times that)
 #   ROWS=PATTERN scripts/gpu_check.sh some    rows that a regular expression finds; MOST: seconds
 #   scripts/gpu_check.sh whole     the whole suite by one run of `lambent bench --json`, ten minutes
 #
@@ -55,15 +56,15 @@ if [[ " $groups " == *" tests "* ]]; then
     tests/backends/cuda --durations=5 >"$out/tests.txt" 2>&1
   tail -40 "$out/tests.txt" | cut -c1-600
 fi
-timed attention 42 240 'attention b4 h(16|32) n4096 d(128|64)( causal)?$'
+timed attention 30 240 'attention b4 h(16|32) n4096 d(128|64)( causal)?$'
 timed products 15 130 'matmul'
-timed variants 25 200 'bias' 'soft-cap' 'window' 'h32/8 n4096' 'n4000'
-timed decode 18 60 'decode'
+timed variants 20 200 'bias' 'soft-cap' 'window' 'h32/8 n4096' 'n4000'
+timed decode 10 60 'decode'
 timed rows 12 80 'softmax' 'Norm' 'GELU'
-timed mlp 25 120 'SwiGLU'
-timed layers 40 280 'decoder layer' 'SmolLM2'
+timed mlp 14 120 'SwiGLU'
+timed layers 8 280 'decoder layer' 'SmolLM2'
 timed some 20 "${MOST:-280}" "${ROWS:-.}"
-timed whole 10 "${MOST:-560}" --json >/dev/null
+timed whole 8 "${MOST:-560}" --json >/dev/null
 $lambent devices
 python3 - "$out" <<'END'
 import json, pathlib, sys

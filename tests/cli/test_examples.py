@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lambent.cli import bench, examples, timing
+from lambent.backends.measuring import turns
+from lambent.cli import bench, examples
 from lambent.cli.errors import UserError
 from lambent.cli.peers import Peer, make_peers, to_numpy
 
@@ -91,12 +92,12 @@ def test_unknown_example_lists_the_choices() -> None:
 
 def test_alternation_takes_turns() -> None:
     order: list[str] = []
-    times = timing.alternate(
+    times = turns.alternate(
         {name: lambda name=name: order.append(name) for name in "ab"}, 0.0, (2, 2)
     )
     assert set(times) == {"a", "b"} and all(t > 0 for t in times.values())
-    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
-    assert turns == ["a", "b", "a"]  # a b, then b a: the order rotates
+    taken = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert taken == ["a", "b", "a"]  # a b, then b a: the order rotates
 
 
 def test_peer_is_data() -> None:

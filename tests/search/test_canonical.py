@@ -48,6 +48,18 @@ def test_the_kind_ignores_sizes_too() -> None:
     assert form().kind != form(dtype=bfloat16).kind
 
 
+def test_what_is_left_of_a_term_is_renamed_once() -> None:
+    """Names that are exchanged, and a sum that becomes one of its operands."""
+    t = Terms()
+    x, y = (t.load(name, (axis(0),), float32) for name in ("i1", "i0"))
+    total = t.apply("sub", t.make("add", (), (x, t.const(0, float32)), float32), y)
+    inputs = tuple(Buffer(name, float32, (7,)) for name in ("i0", "i1"))
+    output = Output(Buffer("o0", float32, (7,)), (axis(0),), total)
+    kernel = canonical(Kernel((output,), inputs, {0: 7})).kernel
+    (made,) = (o.term for o in kernel.outputs)
+    assert made.op == "sub" and [k.args[0] for k in made.kids] == ["i0", "i1"]
+
+
 def test_texts_are_equal_in_every_process() -> None:
     here = Path(__file__).parent
 

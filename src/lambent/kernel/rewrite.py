@@ -61,12 +61,14 @@ def rebuilt(terms: Terms, t: Term, f: Rewrite, axes: Mapping[int, Size] = {}) ->
 
 
 def everywhere(terms: Terms, rule: Rewrite = lambda t: t, axes: Mapping[int, Size] = {}) -> Rewrite:
-    """Terms rebuilt from the operands up, the rule applied to each."""
+    """Terms rebuilt from the operands up, the rule applied once to each: not again to an operand
+    that is all that is left of a term."""
     new: dict[Term, Term] = {}
 
     def rewritten(t: Term) -> Term:
         for u in walk(t, known=new):
-            new[u] = rule(rebuilt(terms, u, new.__getitem__, axes))
+            built = rebuilt(terms, u, new.__getitem__, axes)
+            new[u] = built if built in map(new.get, u.kids) else rule(built)
         return new[t]
 
     return rewritten

@@ -42,8 +42,7 @@ class Canonical:
         outputs = outputs_of(self.given, terms, renamed, axes)
         called = [replace(b, name=names[b.name]) for b in self.buffers]
         extents = {n: self.given.extents[old] for old, n in self.axes.items()}
-        pairs = zip(outputs, called, strict=False)
-        made = tuple(replace(o, buffer=b) for o, b in pairs)
+        made = tuple(replace(o, buffer=b) for o, b in zip(outputs, called, strict=False))
         return Kernel(made, tuple(called[len(made) :]), extents)
 
 

@@ -107,10 +107,9 @@ def _darwin(arch: str) -> Cpu:
     features = "asimd atomics asimddp asimdhp fphp"
     if arch == "x86_64":
         features = f"{ask('machdep.cpu.features')} {ask('machdep.cpu.leaf7_features')}".lower()
-    found = _relevant(features.split())
     l1, l2 = (int(ask(f"hw.{name}") or 0) for name in ("l1dcachesize", "l2cachesize"))
     return Cpu(
-        arch, "Darwin", ask("machdep.cpu.brand_string"), found,
+        arch, "Darwin", ask("machdep.cpu.brand_string"), _relevant(features.split()),
         (l1 or 64 << 10, l2 or 4 * MEBI, max(l2, 8 * MEBI)),
     )  # fmt: skip
 

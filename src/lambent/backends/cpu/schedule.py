@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from lambent.backends.c.emit import NEAR
 from lambent.backends.cpu.features import detect
 from lambent.backends.roles import Structure
 from lambent.kernel.kernel import Kernel
@@ -30,7 +31,7 @@ TILES: dict[str, tuple[int, ...]] = {
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2))  # that 16 registers hold
 PACKING = ("pack_a", "pack_b", "pairs")
 PANELS = (16, 24, 32, 64)
-NEAR, LARGE = 1 << 15, 8 << 20  # bytes of a buffer that only the nearest caches, or none, may keep
+LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 THREADS = 2  # what a first guess assumes of a machine
 FEW = 4  # rows for which the other operand is read but once
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole

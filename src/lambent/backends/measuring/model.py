@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable
 
 from lambent.backends.base import Calibration
+from lambent.backends.narrow import narrowed
 from lambent.backends.roles import within
-from lambent.backends.triton.maps import narrowed
 from lambent.graph.dim import Atom, Size, axes_in, representative
 from lambent.graph.dtypes import DType
 from lambent.graph.prove import substitute

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from lambent.backends.triton.text import LOOSE, PRODUCT, Tile, call, infix
 from lambent.graph.dim import Size
-from lambent.kernel.tile import Dot, Index, Lit, Map, Ref, Value
+from lambent.kernel.tile import Index, Lit, Map, Ref, Value
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "less": "<", "eq": "=="}
 LOGIC = {"add": "|", "sub": "^", "mul": "&", "max": "|", "fmax": "|"}  # on bools
@@ -89,21 +88,6 @@ def scaled(v: Value, lets: Mapping[str, Value]) -> tuple[float | None, Value]:
         inner, found = scaled(x, lets)
         return factor.value * (1.0 if inner is None else inner), found
     return scaled(given, lets) if isinstance(given, Ref) and given != v else (None, v)
-
-
-def narrowed(v: Dot, lets: Mapping[str, Value]) -> Dot:
-    """The product of values before they were made float32, where matrix units take such, and add
-    up in float32: products of narrow floats are exact in it."""
-    found = []
-    for x in (v.a, v.b):
-        given = lets.get(x.name, x) if isinstance(x, Ref) else x
-        if not (isinstance(given, Map) and given.op == "cast" and given.dtype.name == "float32"):
-            return v
-        found.append(given.args[0])
-    a, b = found
-    narrow = all(x.dtype.is_float and x.dtype.itemsize < 4 for x in found)
-    alike = a.dtype == b.dtype or a.dtype.itemsize == b.dtype.itemsize == 1
-    return replace(v, a=a, b=b) if narrow and alike else v
 
 
 def as_index(v: Value) -> Size | None:

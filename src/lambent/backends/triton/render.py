@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
+from lambent.backends.narrow import narrowed
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.grid import grid, grouped, products_first, trips
 from lambent.backends.triton.maps import (
@@ -23,7 +24,6 @@ from lambent.backends.triton.maps import (
     chosen,
     limiting,
     mapped,
-    narrowed,
     regrouped,
     scaled,
 )

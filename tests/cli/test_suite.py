@@ -13,7 +13,7 @@ import pytest
 
 import lambent as lt
 from lambent.backends.reference.graph import evaluate
-from lambent.cli import bench, cuda_layers, cuda_works, suite
+from lambent.cli import bench, cuda_layers, cuda_training, cuda_works, suite
 from lambent.cli.examples import Example
 from lambent.cli.peers import make_peers, to_numpy
 from lambent.frontends import kept
@@ -80,6 +80,7 @@ TINY = dataclasses.replace(
     cuda_layers.SMOLLM2, layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48,
     vocabulary=40, scale=8**-0.5,
 )  # fmt: skip
+LITTLE = cuda_training.Sizes(layers=2, width=16, heads=2, context=9, batch=2, dtype="float32")
 GPU_WORK = {
     "matmul": lambda: cuda_works.matmul(5, 7, 6),
     "causal": lambda: cuda_works.attention(2, 8, cuda_works.CAUSAL, n=9, batch=2),
@@ -92,6 +93,7 @@ GPU_WORK = {
     "layer": lambda: cuda_layers.layer(6, sizes=SIZES),
     "layer, one token": lambda: cuda_layers.layer(1, held=6, sizes=SIZES),
     "model": lambda: cuda_layers.model(TINY, capacity=7),
+    "step": lambda: cuda_training.step(LITTLE),
 }  # fmt: skip
 
 
@@ -100,13 +102,15 @@ def test_work_for_gpus_means_what_pytorch_says(name: str) -> None:
     torch = pytest.importorskip("torch")
     work, random = GPU_WORK[name](), np.random.default_rng(3)
     arrays = {n: random.standard_normal(s, np.float32) for n, s in work.shapes.items()}
-    arrays |= {n: np.array([i]) for n, i in work.integers.items()}
+    arrays |= work.given()
     given = {n: lt.input(n, a.shape, a.dtype) for n, a in arrays.items()}
     outputs = work.build(given)
     first = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs
     (found,) = evaluate([first], arrays)
-    want = work.naive({n: torch.from_numpy(a.copy()) for n, a in arrays.items()})
-    np.testing.assert_allclose(found, want.numpy(), rtol=2e-3, atol=2e-3)
+    tensors = {n: torch.from_numpy(a.copy()) for n, a in arrays.items()}
+    for run in (work.naive, work.peers.get("PyTorch", work.naive)):
+        want = run(tensors).float().numpy()
+        np.testing.assert_allclose(found, want, atol=2e-3 * float(abs(want).max()))
 
 
 def test_a_second_start_takes_the_program_that_was_kept() -> None:

@@ -108,7 +108,7 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
 def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     """One row of the JSON form, with what compiling it took."""
     work = row.make()
-    donate = work.donate if isinstance(work, Work) else {}
+    donate = work.donate() if isinstance(work, Work) else {}
 
     def search() -> tuple[Any, float]:
         start = time.monotonic()

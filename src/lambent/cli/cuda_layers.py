@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lambent.cli.cuda_works import Shapes, Tensors, Work
 from lambent.nn.decoder import DecoderConfig, cache_shape, decode, weight_shapes
 from lambent.nn.rotary import Rotary
@@ -146,8 +148,8 @@ def model(c: DecoderConfig = SMOLLM2, capacity: int = 512) -> Work:
         naive,
         peers,
         weights=frozenset(n for n in must if "blk" in n and len(must[n]) == 2),
-        integers={"ids": 17},
-        donate={n: n for n in caches},
+        given=lambda: {"ids": np.array([17])},
+        donate=lambda: {n: n for n in caches},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lambent.cli.cuda_layers import layer, model
+from lambent.cli.cuda_training import step
 from lambent.cli.cuda_works import (
     CAUSAL,
     Change,
@@ -41,6 +42,7 @@ CUDA: tuple[Row, ...] = (
     row(0.8, "copy", lambda: layer(1, held=4096), 6.0, True),
     row(1.2, "torch.compile(reduce-overhead)", model, 7.5),
     row(0.7, "FlashAttention-2", lambda: attention_backward(16, 128, 2048), 3.0),
+    row(1.2, COMPILED, step, 7.5),
     row(0.85, "copy", lambda: mlp(1), 1.5),
     row(0.85, "copy", lambda: mlp(16), 1.5),
     row(1.05, COMPILED, lambda: mlp(2048), 2.0, False, COMPILED),

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lambent.cli.cuda_works import Tensors, Work
+from lambent.cli.examples import Array
 from lambent.cli.output import say
 
 FAIR = 1.5
@@ -35,11 +38,12 @@ def measure(
     import torch
 
     arrays = _arrays(work)
+    theirs = arrays | {n: arrays[n].clone() for n in work.donate()}  # ours move
     want = work.naive({n: a.float() if a.is_floating_point() else a for n, a in arrays.items()})
     ours, result = _ours(program, arrays)
-    runs: dict[str, Callable[[], Any]] = {"": ours} | {n: _of(f, arrays) for n, f in _peers(work)}
+    runs: dict[str, Callable[[], Any]] = {"": ours} | {n: _of(f, theirs) for n, f in _peers(work)}
     if "torch.compile" in against:
-        runs["torch.compile"] = _of(torch.compile(work.naive), arrays)
+        runs.setdefault("torch.compile", _of(torch.compile(work.naive), theirs))
     times, errors = dict[str, float](), dict[str, float]()
     for name, run in runs.items():
         try:
@@ -86,8 +90,16 @@ def _arrays(work: Work) -> Tensors:
         arrays[name] = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
         if name in work.weights:
             arrays[name] *= shape[-1] ** -0.5
-    numbers = {n: torch.tensor([i], device="cuda") for n, i in work.integers.items()}
-    return arrays | numbers
+    return arrays | {n: to_torch(a).cuda() for n, a in work.given().items()}
+
+
+def to_torch(a: Array) -> Any:
+    """A NumPy array as a tensor, bfloat16 too, which NumPy knows only by an extension."""
+    import torch
+
+    if a.dtype.kind != "V":
+        return torch.from_numpy(a)
+    return torch.from_numpy(a.astype(np.float32)).to(getattr(torch, str(a.dtype)))
 
 
 def _ours(program: Any, arrays: Tensors) -> tuple[Callable[[], None], Any]:

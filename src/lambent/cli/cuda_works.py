@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from lambent.cli.examples import Arrays
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -16,8 +18,8 @@ class Work:
 
     build: from lambent's inputs to the output, or a dict whose first entry is checked; naive: the
     same with PyTorch, in any dtype; peers: by name, what a PyTorch user would pick instead.
-    weights: inputs that are drawn with a variance of 1 / their last dim; integers: inputs of one
-    number; donate: as `compile` wants it.
+    weights: inputs that are drawn with a variance of 1 / their last dim; given: makes the other
+    inputs; donate: as `compile` wants it.
     """
 
     name: str
@@ -28,15 +30,16 @@ class Work:
     naive: Callable[[dict[str, Any]], Any]
     peers: dict[str, Callable[[dict[str, Any]], Any]]
     weights: frozenset[str] = frozenset()
-    integers: dict[str, int] = field(default_factory=dict)
-    donate: dict[str, str] = field(default_factory=dict)
+    given: Callable[[], Arrays] = dict
+    donate: Callable[[], dict[str, str]] = dict
 
     def graph(self) -> Any:
         """The naive graph, on inputs of its own."""
         import lambent as lt
 
         inputs = {n: lt.input(n, shape, "bfloat16") for n, shape in self.shapes.items()}
-        return self.build(inputs | {n: lt.input(n, (1,), "int64") for n in self.integers})
+        given = {n: lt.input(n, a.shape, str(a.dtype)) for n, a in self.given().items()}
+        return self.build(inputs | given)
 
 
 Tensors = dict[str, Any]

@@ -19,11 +19,10 @@ from lambent.cli.train import step_time
 class _Tree(torch.nn.Module):
     """The weights of a Lambent model by path."""
 
-    def __init__(self, weights: Mapping[str, Array]) -> None:
+    def __init__(self, weights: Mapping[str, Any]) -> None:
         super().__init__()
-        self.w = torch.nn.ParameterDict(
-            {n.replace(".", "/"): torch.nn.Parameter(torch.tensor(a)) for n, a in weights.items()}
-        )
+        own = {n.replace(".", "/"): torch.as_tensor(a).clone() for n, a in weights.items()}
+        self.w = torch.nn.ParameterDict({n: torch.nn.Parameter(w) for n, w in own.items()})
 
     def get(self, path: str) -> Any:
         return self.w[path.replace(".", "/")]
@@ -48,7 +47,7 @@ class Transformer(_Tree):
     heads: int
 
     def forward(self, ids: Any) -> Any:
-        x = self.get("tokens.weight")[ids] * 0.1 + self.get("places.weight") * 0.1
+        x = F.embedding(ids, self.get("tokens.weight")) * 0.1 + self.get("places.weight") * 0.1
         layers = sum(n.endswith("norm1/weight") for n in self.w)
         for i in range(layers):
             y = self.norm(f"blocks.{i}.norm1", x)

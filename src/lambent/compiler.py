@@ -100,7 +100,7 @@ def _compiled(
     found = search(
         works, backend, budget=budget * (1 - FINISH), db=db, seed=seed, symbols=hints,
         progress=record, clock=clock, stop_gap=stop_gap,
-        known=known if effort >= budget else None,
+        known=known, settled=effort >= budget,
     )  # fmt: skip
     options = variants(found, [s.key for s in segments])
     made = [plan_of(nodes, instances, o, backend.default_schedule) for o in options]

@@ -22,9 +22,10 @@ from lambent.backends.measuring.model import likely
 from lambent.explain.show import show
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import Schedule, TileProgram
+from lambent.runtime.finish import variants
 from lambent.search.bound import Bounder
 from lambent.search.database import Database
-from lambent.search.driver import HOPE, Found, Progress, Work, _region, search
+from lambent.search.driver import HOPE, Found, Progress, Work, _region, remembered, search
 from lambent.search.tuning import Bench, Clock
 
 CAL = Calibration("d", 1, {"float32": 1e9}, ((1000, 4e9), (10000, 2e9), (1 << 60, 1e9)), 1e-7)
@@ -147,6 +148,26 @@ def test_a_second_search_measures_nothing_it_knows(tmp_path: Path) -> None:
     two = run(mlp(), again, Database(tmp_path, "d", "v"))
     assert again.asked < first.asked
     assert two.regions[0][0].seconds <= one.regions[0][0].seconds
+
+
+def test_what_a_busy_moment_chose_again_competes_with_what_was_chosen_before(
+    tmp_path: Path,
+) -> None:
+    """Of a search that goes on, times are not comparable with those of the first: only whole
+    programs, side by side, decide."""
+
+    def quicker(program: TileProgram) -> Outcome:
+        seconds = 0.9 * least(program)
+        return Outcome("ok", seconds=seconds, best=seconds, spread=0.01)
+
+    one = run(mlp(), Device(), Database(tmp_path, "d", "v"), budget=0.2)
+    assert not one.before
+    known = remembered([choices[0] for choices in one.regions])
+    two = run(mlp(), Device(quicker), Database(tmp_path, "d", "v"), known=known)
+    assert remembered(two.before) == known != remembered([two.regions[0][0]])
+    assert [o["s"] for o in variants(two, ["s"])[:2]] == [two.regions[0][0], two.before[0]]
+    same = run(mlp(), Device(), Database(tmp_path, "d", "v"), known=known, settled=True)
+    assert remembered(same.regions[0]) == known and not same.before
 
 
 def test_what_served_one_size_is_tried_second_at_another() -> None:

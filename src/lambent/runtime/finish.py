@@ -74,7 +74,8 @@ def _in_panels(
 
 
 def variants(found: Found, keys: Sequence[str], most: int = 3) -> list[dict[str, Choice]]:
-    """The best choice everywhere first; then that with one segment's next best instead.
+    """The best choice everywhere first; then what was chosen before; then the best with one
+    segment's next best instead.
 
     Sums of isolated times are some 10 % off: only what may be better by that is worth building.
     """
@@ -86,4 +87,5 @@ def variants(found: Found, keys: Sequence[str], most: int = 3) -> list[dict[str,
         if choice.seconds < NEAR * region[0].seconds
     ]
     others.sort(key=lambda choices: sum(c.seconds for c in choices.values()))
-    return [first, *others[: most - 1]]
+    before = [dict(zip(keys, found.before, strict=True))] if found.before else []
+    return [first, *before, *others][:most]

@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -89,10 +89,12 @@ class Choice:
 class Found:
     """`regions`: for each work its choices, best first. `gap` is None where no bound is proved.
 
+    before: for each work what an earlier search chose, where it is known and not the best again.
     told: what else is said of the search, by name.
     """
 
     regions: tuple[tuple[Choice, ...], ...]
+    before: tuple[Choice, ...]
     gap: float | None
     void: bool
     interrupted: bool
@@ -157,7 +159,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Region:
-    """The state of one segment. `lower`: no cover costs less; `choices`: the result, best first."""
+    """The state of one segment. `lower`: no cover costs less."""
 
     work: Work
     entries: list[Entry]
@@ -168,7 +170,6 @@ class Region:
     stepped: bool = False  # it had a step of this search
     whole: bool = False  # a cover is measured, with what this search pays for storing in mind
     done: bool = False
-    choices: list[Choice] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
@@ -211,12 +212,16 @@ def search(
     clock: Clock | None = None,
     stop_gap: float = STOP_GAP,
     known: str | None = None,
+    settled: bool = False,
 ) -> Found:
     """The best covers of all segments that the budget (seconds) lets us find.
 
     The first complete cover is measured even if that takes longer than the budget; all else is
-    over when the budget is. `known` is what
-    `remembered` made of an earlier choice: it is taken as it is, and nothing is measured.
+    over when the budget is.
+
+    Args:
+        known: what `remembered` made of an earlier choice.
+        settled: that is taken as it is, and nothing is measured.
 
     Raises:
         RuntimeError: kernels that the outputs need all failed; the message says why.
@@ -228,10 +233,14 @@ def search(
     cold = " cold" * any(size < read for size, _ in rates.levels[-2:-1])  # than all caches hold
     bench = Bench(backend, db, symbols or {}, clock or Clock(), seed, model, cold)
     driver = _Driver(bench, rates, [_region(w, rates, bench) for w in works])
-    if known is None or not driver.recall(known):
-        driver.run(budget, stop_gap, progress or (lambda state: None))
-        bench.learn()
-    return driver.found()
+    before = driver.recall(known) if known else []
+    if settled and before:
+        return driver.found([[choice] for choice in before])
+    driver.run(budget, stop_gap, progress or (lambda state: None))
+    bench.learn()
+    with bench.clock.phase("cover"):
+        best = list(map(driver.choices, driver.regions))
+    return driver.found(best, before if remembered([b for b, *_ in best]) != known else [])
 
 
 def remembered(choices: Sequence[Choice]) -> str:
@@ -267,24 +276,23 @@ class _Driver:
     void: bool = False
     interrupted: bool = False
 
-    def recall(self, known: str) -> bool:
-        """Take a remembered choice for the result; False if it is not all there."""
-        wanted = list(zip(self.regions, json.loads(known), strict=True))
-        named = [{e.name: e for e in r.entries} for r in self.regions]
-        for entries, (_, kernels) in zip(named, wanted, strict=True):
-            if any(n not in entries or not entries[n].tuned.works(s) for n, s in kernels):
-                return False
-        for entries, (r, kernels) in zip(named, wanted, strict=True):
-            r.choices = [Choice(tuple(self.chosen(r, entries[n], s) for n, s in kernels))]
+    def recall(self, known: str) -> list[Choice]:
+        """The remembered choice of each region; none if they are not all there."""
+        choices: list[Choice] = []
+        for r, kernels in zip(self.regions, json.loads(known), strict=True):
+            named = {e.name: e for e in r.entries}
+            if any(n not in named or not named[n].tuned.works(s) for n, s in kernels):
+                return []
+            choices.append(Choice(tuple(self.chosen(r, named[n], s) for n, s in kernels)))
             r.lower = solve(r.problem, [e.least for e in r.entries]).bound
             r.settle()
-        return True
+        return choices
 
     def run(self, budget: float, stop_gap: float, tell: Callable[[Progress], None]) -> None:
         try:
             while todo := [r for r in self.regions if not r.done]:
                 missing = [r for r in todo if not r.whole]
-                if not missing and self.bench.clock.elapsed() >= budget - self.building():
+                if not missing and self.bench.clock.elapsed() >= budget - self.rest():
                     break
                 # where better kernels may still win the most seconds of a run
                 most = max(todo, key=lambda r: r.work.count * (r.cost - r.lower))
@@ -295,11 +303,12 @@ class _Driver:
                 raise
             self.interrupted = True
 
-    def building(self) -> float:
-        """Seconds that compiling the best covers will take: alone, not beside other covers."""
+    def rest(self) -> float:
+        """Seconds that compiling the best covers will take, alone and not beside others; and those
+        in which another measurement would not be nearer to an end than to its beginning."""
         best = {r.entries[k].form.text for r in self.regions if r.best for k in r.best.kernels}
         each = self.bench.clock.spent["compile"] / max(1, self.bench.tried)
-        return len(best) * 4 / self.bench.backend.lanes * each
+        return len(best) * 4 / self.bench.backend.lanes * each + self.bench.pace / 2
 
     def step(self, r: Region, budget: float, stop_gap: float) -> None:
         """Solve, measure what is new in the covers, tune what the best one is slow in."""
@@ -307,7 +316,7 @@ class _Driver:
             try:
                 optimistic = solve(r.problem, [e.least for e in r.entries])
             except ValueError:
-                why = "; ".join(f"{k}: {m}" for k, m in sorted(self.bench.messages.items()))
+                why = "; ".join(f"{k}: {m[-1]}" for k, m in sorted(self.bench.rejected.items()))
                 raise RuntimeError(f"no choice of kernels works on this device: {why}") from None
             r.lower = optimistic.bound
             likely = self.likely(r, PRICING * budget)
@@ -321,7 +330,7 @@ class _Driver:
         times = [t.best() for t in slow]
         estimates = r.estimates()
         limit = max(2.0, *(20 * estimates[k] for c in covers for k in c.kernels))
-        deadline = budget - self.building() if r.whole else math.inf
+        deadline = budget - self.rest() if r.whole else math.inf
         tune = max(TUNE, self.bench.backend.lanes)
         self.bench.measure([*new.values(), *((t, tune) for t in slow)], limit, deadline)
         for t, before in zip(slow, times, strict=True):
@@ -417,27 +426,25 @@ class _Driver:
             self.total(lambda r: r.lower), self.bench.clock.elapsed(),
         )  # fmt: skip
 
-    def found(self) -> Found:
-        with self.bench.clock.phase("cover"):
-            for r in self.regions:
-                r.choices = r.choices or self.choices(r)
+    def found(self, choices: list[list[Choice]], before: Sequence[Choice] = ()) -> Found:
         cost, lower = self.total(lambda r: r.cost), self.total(lambda r: r.lower)
-        tuned = self.bench.tuned.values()
+        tuned, rejected = self.bench.tuned.values(), sorted(self.bench.rejected.items())
         told = {
             "candidates": sum(len(r.entries) for r in self.regions),
             "measured": sum(t.best() is not None for t in tuned),
             "schedules": sum(len(t.outcomes) for t in tuned),
             "noise": statistics.median(self.bench.noise or [0.0]),
             "capped": tuple(name for r in self.regions for name in r.capped),
-            "rejected": dict(sorted(self.bench.rejected.items())),
-            "rejected_because": dict(sorted(self.bench.messages.items())),
+            "rejected": {why: len(messages) for why, messages in rejected},
+            "rejected_because": {why: messages[-1] for why, messages in rejected},
             "seconds": self.bench.clock.seconds(),
         }
         gap = None if self.void or cost <= 0 else max(0.0, 1 - lower / cost)
-        regions = tuple(tuple(r.choices) for r in self.regions)
-        return Found(regions, gap, self.void, self.interrupted, told)
+        regions = tuple(map(tuple, choices))
+        return Found(regions, tuple(before), gap, self.void, self.interrupted, told)
 
     def choices(self, r: Region) -> list[Choice]:
+        """The best covers, best first."""
         costs = [e.cost for e in r.entries]
         covers = diverse(r.problem, costs, range(len(costs)), 3, penalty=1.1)
         return [Choice(tuple(self.chosen(r, r.entries[k]) for k in c.kernels)) for c in covers]

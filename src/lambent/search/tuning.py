@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +36,8 @@ LIBRARY = "library"  # the option of a schedule that calls one
 FAR = 1.3  # a schedule this much slower than the best of its kernel is not timed again
 LAST = 1e3  # seconds: what else there is comes first
 PACE = 0.2  # seconds to compile and measure a schedule, before any was
-PHASES = ("saturate", "enumerate", "cover", "lower", "compile", "verify", "measure", "rest")
+TRYING = ("compile", "verify", "measure")
+PHASES = ("saturate", "enumerate", "cover", "lower", *TRYING, "rest")
 
 
 @dataclass(slots=True)
@@ -48,11 +49,11 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
+        begin = self.elapsed()
         try:
             yield
         finally:
-            self.spent[name] += time.monotonic() - begin
+            self.spent[name] += self.elapsed() - begin
 
     def elapsed(self) -> float:
         return time.monotonic() - self.start
@@ -144,7 +145,7 @@ class Bench:
     """Where kernels are measured. `backend` is a `base.Backend`; `model` orders what is tried.
 
     cold: " cold" where what kernels read is in no cache when they start, beside the sizes.
-    rejected: how many schedules were not used, by reason; the last message of each.
+    rejected: messages of the schedules that were not used, by reason.
     """
 
     backend: Backend
@@ -155,11 +156,14 @@ class Bench:
     model: Callable[[TileProgram], float]
     cold: str = ""
     tuned: dict[str, Tuned] = field(default_factory=dict)
-    rejected: Counter[str] = field(default_factory=Counter)
-    messages: dict[str, str] = field(default_factory=dict)
+    rejected: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     noise: list[float] = field(default_factory=list)
-    tried: int = 0  # jobs, and what they took
-    seconds: float = 0.0
+    tried: int = 0
+
+    @property
+    def pace(self) -> float:
+        """Seconds to compile and measure a schedule."""
+        return sum(self.clock.spent[p] for p in TRYING) / self.tried if self.tried else PACE
 
     def known(self, form: Canonical) -> Tuned:
         """The record of a kernel, with what the database has of it."""
@@ -212,14 +216,11 @@ class Bench:
         """
         jobs = [(tuned, name) for tuned, n in wanted for name in self._promising(tuned, n)]
         while jobs and (left := deadline - self.clock.elapsed()) > 0:
-            pace = self.seconds / self.tried if self.tried else PACE
-            number = int(min(2 * BATCH, max(1, left / pace)))
-            begin = self.clock.elapsed()
+            number = int(min(2 * BATCH, max(1, left / self.pace)))
             now, jobs = jobs[:number], jobs[number:]
             half = -(-len(now) // 2)
             self._run([part for part in (now[:half], now[half:]) if part], limit)
             self.tried += len(now)
-            self.seconds += self.clock.elapsed() - begin
 
     def _promising(self, tuned: Tuned, count: int) -> list[str]:
         """Of several times as many proposals the likeliest; first guesses come first, in order."""
@@ -264,8 +265,7 @@ class Bench:
         tuned.outcomes[schedule] = outcome
         tuned.fresh += 1
         if outcome.status != "ok":
-            self.rejected[outcome.status] += 1
-            self.messages[outcome.status] = outcome.message
+            self.rejected[outcome.status].append(outcome.message)
         elif outcome.spread:
             self.noise.append(outcome.spread)
         self.db.put(tuned.form.text, sizes_text(self.symbols) + self.cold, {schedule: outcome})

@@ -23,6 +23,7 @@ from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import TileProgram
 
 _MEMORY = 1 << 30  # bytes of operand copies for timing with cold caches
+_LONG = 0.05  # seconds of a run that needs none before it, and few beside it
 _QUICK = 1e9  # bytes a second that a kernel moves at least for whose time caches matter
 
 
@@ -167,7 +168,8 @@ class Measurer:
         guess = {i: max(first[i].seconds or 0.0, 1e-7) for i in jobs}
         lost: dict[int, Outcome] = {}
         for turn in range(repeats + 1 if repeats else 0):  # the first warms up, and sets counts
-            for i in [i for i in jobs if i not in lost]:
+            long = {i for i in jobs if guess[i] > _LONG and 2 * turn > repeats}
+            for i in [i for i in jobs if i not in lost and i not in long]:
                 near = not cold or jobs[i].nbytes < _QUICK * guess[i]
                 copies = 1 if near else self._copies(jobs[i])
                 inner = max(copies, math.ceil(2e-3 / guess[i]))
@@ -181,7 +183,7 @@ class Measurer:
                     continue
                 times[i].append(ns / inner / 1e9)
                 guess[i] = max(times[i][-1], 1e-7)
-        return {i: lost.get(i) or _timed(first[i], times[i][1:]) for i in jobs}
+        return {i: lost.get(i) or _timed(first[i], times[i][guess[i] < _LONG :]) for i in jobs}
 
     def _copies(self, job: Job) -> int:
         """Copies of the operands that no cache holds, as far as memory allows."""

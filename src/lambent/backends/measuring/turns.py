@@ -17,7 +17,7 @@ def alternate(
     """The median time of each, in seconds.
 
     A turn is one run that is not timed (it takes the blow of the neighbour's caches and of its
-    threads, which spin for a while after its last run), then at least three runs or 20 ms; or one
+    threads, which spin for a while after its last run), then runs for 20 ms, at least one; or one
     run that takes longer than such things do.
     The order rotates. Rounds end after `seconds`, but there are at least `rounds[0]`.
     """
@@ -37,7 +37,7 @@ def _turn(call: Callable[[], Any]) -> float:
     first, found = _seconds(call), list[float]()
     if first > LONG:
         return first
-    while len(found) < 3 or (sum(found) < 0.02 and len(found) < 200):
+    while not found or (sum(found) < 0.02 and len(found) < 200):
         found.append(_seconds(call))
     return statistics.median(found)
 

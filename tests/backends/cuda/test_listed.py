@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from pretended import Pretended
 
+import lambent as lt
 from lambent.algebra.egraph import saturate
+from lambent.backends.base import Calibration
 from lambent.backends.cuda import calibrate, driver, schedule
+from lambent.backends.triton.render import render
 from lambent.cli.cuda_works import attention_backward
 from lambent.kernel import tile as ir
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
+from lambent.kernel.rewrite import merged
 from lambent.request import outputs_of
 from lambent.search.bound import Bounder, prices
 from lambent.search.enumerate import enumerate_kernels
@@ -20,14 +24,20 @@ N, D = 2048, 128
 
 
 @pytest.fixture(scope="module")
-def kernels() -> list[Kernel]:
-    """Of attention and its gradients, as they would be listed on an H200."""
+def rates() -> Calibration:
+    """Of an H200."""
     with pytest.MonkeyPatch.context() as patch:
         fake = Pretended()
         patch.setattr(driver, "api", lambda: fake)
         driver.device.cache_clear()
-        rates = calibrate.figures(driver.device(), "pretended", 2e-6)
+        found = calibrate.figures(driver.device(), "pretended", 2e-6)
         driver.device.cache_clear()
+        return found
+
+
+@pytest.fixture(scope="module")
+def kernels(rates: Calibration) -> list[Kernel]:
+    """Of attention and its gradients, as they would be listed."""
     outputs, _ = outputs_of(attention_backward(16, D, N).graph())
     source = saturate([t.node for t in outputs])
     found = enumerate_kernels(source, prices(rates, 1e9), 24).candidates
@@ -71,3 +81,15 @@ def test_each_product_has_a_depth_of_its_own(kernels: list[Kernel]) -> None:
     for kernel in of_rows(kernels, 1):
         first = schedule.guesses(kernel, 90, 132)[0]
         assert all(t >= 16 for i, t in first.tiles if i > 1)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1,), 0])
+def test_columns_are_summed_in_tiles_that_fit(
+    axes: int | tuple[int, ...], rates: Calibration
+) -> None:
+    """As the gradient of a bias is: results lie as memory does, and many places are summed."""
+    x = lt.input("x", (8, 512, 2048), "bfloat16")
+    source = saturate([lt.sum(x * x, axes).node])
+    kernel = merged(enumerate_kernels(source, prices(rates, 1e9), 4).candidates[0].kernel)
+    for one in schedule.guesses(kernel, 90, 132):
+        assert render(lower(kernel, one)).largest <= 1 << 16

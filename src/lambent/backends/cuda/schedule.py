@@ -20,12 +20,12 @@ TILES: dict[str, tuple[int, ...]] = {
     "columns": (16, 32, 64, 128, 256),
     "batch": (1,),
     "row": (1, 2, 4, 8, 16),
-    "lane": (64, 128, 256, 512, 1024, 2048, 4096),
+    "lane": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     "outer": (1, 2, 4, 8, 16),
     "wide": (64, 128, 256, WHOLE),
     "contracted": (16, 32, 64, 128, 256, 512, WHOLE),
     "streamed": (16, 32, 64, 128, WHOLE),
-    "reduced": (256, 512, 1024, 2048, 4096, 8192, WHOLE),
+    "reduced": (16, 64, 256, 512, 1024, 2048, 4096, 8192, WHOLE),
 }
 OPTIONS: dict[str, tuple[int, ...]] = {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3)}
 PRODUCTS: dict[str, tuple[int, ...]] = {"num_warps": (4, 8), "num_stages": (1, 2, 3, 4, 5)}
@@ -171,8 +171,8 @@ def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:
         fits = not s.contracts or s.most[i] <= WHOLE_LIMIT["wide"]
         if tiles.get(twin, 1) >= s.most[twin] and i in s.roles and fits:
             tiles[i] = s.most[i]
+    _fit(s, tiles)
     if s.contracts:
-        _fit(s, tiles)
         rows, columns = (_covered(s, tiles, r) for r in ("rows", "columns"))
         warps = 8 if rows * columns >= 128 * 128 else 4
         options = {"num_warps": warps, "num_stages": 3} | ({"group": 8} if _square(s) else {})

@@ -499,7 +499,7 @@ def test_pickle_and_copy() -> None:
     e = minimum((s * d + 3 + axis(2)) // 5, value(Term(4))) * s - d
     back = pickle.loads(pickle.dumps(e))
     assert back == e and hash(back) == hash(e) and terms_of(back) == terms_of(e)
-    assert copy.copy(e) == e and copy.deepcopy([e])[0] is e
+    assert copy.copy(e) == e and copy.deepcopy([e])[0] == e
     there = """if True:
         import pickle, sys
         from lambent.graph.dim import *

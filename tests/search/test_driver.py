@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,6 +56,7 @@ class Device:
 
     name = "pretended"
     lanes = 1
+    apart = False
 
     def __init__(self, judge: Callable[[TileProgram], Outcome] = steady) -> None:
         self.judge, self.asked = judge, 0
@@ -168,6 +170,30 @@ def test_what_a_busy_moment_chose_again_competes_with_what_was_chosen_before(
     assert [o["s"] for o in variants(two, ["s"])[:2]] == [two.regions[0][0], two.before[0]]
     same = run(mlp(), Device(), Database(tmp_path, "d", "v"), known=known, settled=True)
     assert remembered(same.regions[0]) == known and not same.before
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_next_are_compiled_while_some_are_measured_where_that_is_no_disturbance(
+    apart: bool,
+) -> None:
+    class Watched(Device):
+        lanes, begun, ahead = 20, 0, 0
+
+        def compile(self, programs: Sequence[TileProgram]) -> Batch:
+            self.begun += 1
+            return super().compile(programs)
+
+        def measure(self, batch: Batch, symbols: Any, **more: Any) -> list[Outcome]:
+            before, end = self.begun, time.monotonic() + 0.05
+            while apart and self.begun == before and time.monotonic() < end:
+                time.sleep(0.001)
+            self.ahead += self.begun - before
+            return super().measure(batch, symbols, **more)
+
+    device = Watched()
+    device.apart = apart
+    run(GRAPHS["mlp"](), device, budget=1.0)
+    assert bool(device.ahead) == apart
 
 
 def test_what_served_one_size_is_tried_second_at_another() -> None:

@@ -226,6 +226,7 @@ class Backend(Protocol):
 
     name: str
     lanes: int  # schedules that it compiles at the same time
+    apart: bool  # compiling leaves alone what measuring needs
 
     def device_key(self) -> str:
         """Names the device, its features, thread count and compiler version: a cache key."""

@@ -234,9 +234,6 @@ class Dim:
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_terms, (terms_of(self),)
 
-    def __deepcopy__(self, memo: object) -> Dim:
-        return self
-
 
 def _dim(polynomial: Polynomial) -> Dim:
     self = object.__new__(Dim)

@@ -12,14 +12,14 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from random import Random
 from typing import Any
 
-from lambent.backends.base import Backend, Outcome
+from lambent.backends.base import Backend, Batch, Outcome
 from lambent.kernel.cases import cases
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.lower import lower
@@ -112,12 +112,11 @@ class Tuned:
 
     def proposals(self, count: int) -> list[Schedule]:
         """Untried schedules: the first guesses, then neighbours of the best, then samples."""
-        best, near = self.best(library=False), list[Schedule]()
+        best = self.best(library=False)
         base = self.guesses[0] if best is None else read_schedule(best[1])
         table = self.backend.moves(self.form.kernel)
-        if best is not None:
-            near = [n for n in neighbours(base, table) if text(n) not in self.outcomes]
-            self.random.shuffle(near)
+        near = [n for n in neighbours(base, table) if text(n) not in self.outcomes] if best else []
+        self.random.shuffle(near)
         samples = [sample(base, table, self.random) for _ in range(4 * count)]
         listed = {text(s): s for s in (*self.guesses, *near[: (count + 1) // 2], *samples)}
         found = [s for name, s in listed.items() if name not in self.outcomes]
@@ -138,6 +137,7 @@ def read_schedule(given: str) -> Schedule:
 
 
 Job = tuple[Tuned, str]  # a kernel, and a schedule to try
+Begun = tuple[list[Job], "Future[Batch]"]  # jobs that are being compiled together
 
 
 @dataclass(slots=True)
@@ -211,44 +211,48 @@ class Bench:
     ) -> None:
         """Try so many new schedules of each kernel, until the clock shows the deadline.
 
+        While some are measured nothing else runs, but for a compiler where that is no disturbance.
+
         Args:
             limit: seconds that a timed request may take before the kernel is given up.
         """
         jobs = [(tuned, name) for tuned, n in wanted for name in self._promising(tuned, n)]
-        while jobs and (left := deadline - self.clock.elapsed()) > 0:
-            number = int(min(2 * BATCH, max(1, left / self.pace)))
-            now, jobs = jobs[:number], jobs[number:]
-            half = -(-len(now) // 2)
-            self._run([part for part in (now[:half], now[half:]) if part], limit)
-            self.tried += len(now)
+        with ThreadPoolExecutor(2) as pool:
+            begun = self._begin(pool, jobs, deadline)
+            while begun:
+                with self.clock.phase("compile"):
+                    built = [(batch, library.result()) for batch, library in begun]
+                begun = self._begin(pool, jobs, deadline) if self.backend.apart else []
+                for batch, library in built:
+                    with closing(library):
+                        self._time(batch, library, limit)
+                begun = begun or self._begin(pool, jobs, deadline)
+
+    def _begin(self, pool: Executor, jobs: list[Job], deadline: float) -> list[Begun]:
+        """Take from the jobs those that there is time for, and compile them in two batches."""
+        left = deadline - self.clock.elapsed()
+        number = int(min(2 * BATCH, len(jobs), max(1, left / self.pace))) if left > 0 else 0
+        self.tried += number
+        batches = jobs[: -(-number // 2)], jobs[-(-number // 2) : number]
+        del jobs[:number]
+        programs = [(b, [self.program(t, s) for t, s in b]) for b in batches if b]
+        return [(b, pool.submit(self.backend.compile, some)) for b, some in programs]
 
     def _promising(self, tuned: Tuned, count: int) -> list[str]:
         """Of several times as many proposals the likeliest; first guesses come first, in order."""
         times: dict[str, float] = {}
-        for schedule in tuned.proposals(POOL * count):
-            if schedule not in tuned.guesses and sum(t < 0 for t in times.values()) >= count:
+        first = {text(s): n for n, s in enumerate(tuned.guesses, -len(tuned.guesses))}
+        for name in map(text, tuned.proposals(POOL * count)):
+            if name not in first and len(times.keys() & first) >= count:
                 break
-            name = text(schedule)
             try:
-                times[name] = self.model(self.program(tuned, name))
-                if schedule in tuned.guesses:
-                    times[name] = tuned.guesses.index(schedule) - len(tuned.guesses)
+                program = self.program(tuned, name)
+                times[name] = first.get(name) or self.model(program)
             except (ValueError, NotImplementedError) as error:
                 self._record(tuned, name, Outcome("render", message=str(error)))
         return sorted(times, key=lambda name: (times[name], name))[:count]
 
-    def _run(self, batches: list[list[Job]], limit: float) -> None:
-        """Compile side by side, then measure with nothing else running."""
-        programs = [[self.program(t, s) for t, s in batch] for batch in batches]
-        with self.clock.phase("compile"), ThreadPoolExecutor(2) as pool:
-            built = list(pool.map(self.backend.compile, programs))
-        for batch, library in zip(batches, built, strict=True):
-            try:
-                self._time(batch, library, limit)
-            finally:
-                library.close()
-
-    def _time(self, batch: list[Job], library: Any, limit: float) -> None:
+    def _time(self, batch: list[Job], library: Batch, limit: float) -> None:
         """Verify all; time once; time those near the best of their kernel again, in turn."""
         measure = partial(self.backend.measure, library, self.symbols, cold=bool(self.cold))
         with self.clock.phase("verify"):

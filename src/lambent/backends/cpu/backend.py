@@ -78,6 +78,11 @@ class CpuBackend:
         self.measure = self._measurer.measure
         self.close = self._measurer.close
 
+    @property
+    def apart(self) -> bool:
+        """See `base.Backend`."""
+        return features.cores() >= features.threads() + self.lanes
+
     def device_key(self) -> str:
         return (
             f"cpu {features.detect().key} threads={features.threads()} "

@@ -63,7 +63,7 @@ def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
         keep: read and write the disk cache.
 
     Raises:
-        BuildError: with what the compiler printed and the lines around its first complaint.
+        BuildError: with what the compiler printed, which shows the line that it complains of.
         BackendError: ziglang is not installed.
     """
     name = f"objects/{cache.digest(compiler_version(), ' '.join(flags()), detect().key, text)}.so"
@@ -91,7 +91,7 @@ def _compile(text: str, extra: tuple[str, ...], limit: float) -> bytes:
             env=os.environ | _zig_caches(), stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         if done.returncode or not target.exists():
-            raise BuildError(_complaint(done.returncode, done.stdout + done.stderr, text))
+            raise BuildError(_complaint(done.returncode, done.stdout + done.stderr))
         return target.read_bytes()
     except subprocess.TimeoutExpired:
         raise BuildError(f"the C compiler took longer than {limit:g} s") from None
@@ -115,15 +115,9 @@ def _zig_caches() -> dict[str, str]:
     return {"ZIG_GLOBAL_CACHE_DIR": str(place), "ZIG_LOCAL_CACHE_DIR": str(local)}
 
 
-def _complaint(code: int, printed: str, text: str) -> str:
+def _complaint(code: int, printed: str) -> str:
     lines = [line for line in printed.splitlines() if line.strip()]
-    message = f"the C compiler failed (exit status {code}):\n" + "\n".join(lines[:12])
-    found = re.search(r"\.c:(\d+):\d+: (?:fatal )?error", printed)
-    if found:
-        at, source = int(found[1]), text.splitlines()
-        around = range(max(1, at - 3), min(len(source), at + 3) + 1)
-        message += "\n" + "\n".join(f"{n:5d} | {source[n - 1]}" for n in around)
-    return message
+    return f"the C compiler failed (exit status {code}):\n" + "\n".join(lines[:12])
 
 
 def place(image: bytes) -> Path:

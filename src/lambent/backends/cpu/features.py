@@ -126,9 +126,7 @@ def missing(wanted: Sequence[str]) -> list[str]:
 
 
 def threads() -> int:
-    """Threads that a program uses: LAMBENT_THREADS, else the physical cores it may run on.
-
-    A container's CPU quota (cgroup v2) counts, too.
+    """Threads that a program uses: LAMBENT_THREADS, else all cores.
 
     Raises:
         ValueError: LAMBENT_THREADS is not a positive integer.
@@ -138,6 +136,14 @@ def threads() -> int:
         if not wanted.isdigit() or int(wanted) < 1:
             raise ValueError(f"LAMBENT_THREADS={wanted!r}: must be a positive integer")
         return min(int(wanted), 1024)
+    return cores()
+
+
+def cores() -> int:
+    """The physical cores that this process may run on.
+
+    A container's CPU quota (cgroup v2) counts, too.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     allowed = sorted(os.sched_getaffinity(0))

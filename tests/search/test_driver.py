@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import GRAPHS, attention, mlp
+from graphs import GRAPHS, attention, matmul, mlp
 
 import lambent as lt
 from lambent.algebra.egraph import saturate
@@ -177,23 +177,25 @@ def test_the_next_are_compiled_while_some_are_measured_where_that_is_no_disturba
     apart: bool,
 ) -> None:
     class Watched(Device):
-        lanes, begun, ahead = 20, 0, 0
+        begun, most = 0, 0
 
         def compile(self, programs: Sequence[TileProgram]) -> Batch:
             self.begun += 1
             return super().compile(programs)
 
         def measure(self, batch: Batch, symbols: Any, **more: Any) -> list[Outcome]:
-            before, end = self.begun, time.monotonic() + 0.05
-            while apart and self.begun == before and time.monotonic() < end:
+            end = time.monotonic() + 0.2
+            while not self.asked and self.begun <= 2 and time.monotonic() < end:
                 time.sleep(0.001)
-            self.ahead += self.begun - before
+            self.most = max(self.most, 0 if self.asked else self.begun)
             return super().measure(batch, symbols, **more)
 
     device = Watched()
     device.apart = apart
-    run(GRAPHS["mlp"](), device, budget=1.0)
-    assert bool(device.ahead) == apart
+    bench = Bench(device, Database(None, "d", "v"), {}, Clock(), 0, partial(likely, rates=CAL))
+    [product] = _region(Work(saturate([matmul(64).node])), CAL, bench).entries
+    bench.measure([(product.tuned, 40)], 1.0)
+    assert (device.most > 2) == apart and len(product.tuned.outcomes) == 40
 
 
 def test_what_served_one_size_is_tried_second_at_another() -> None:

@@ -54,11 +54,13 @@ def check_names(nodes: Sequence[Node]) -> None:
 
 
 def check_dtypes(nodes: Sequence[Node], backend: Backend) -> None:
-    for n in topo(nodes):
-        if n.dtype.name in LACKING.get(backend.name, ()):
+    kinds = {word: LACKING[word] for word in backend.device_key().split() if word in LACKING}
+    for n, word in ((n, word) for n in topo(nodes) for word in kinds):
+        if n.dtype.name in kinds[word]:
             raise TypeError(
-                f"compile: device {backend.name!r} has no {n.dtype}: {n}; give it in another dtype "
-                "(float16 has every number of the floats of 8 bits), or compile for a GPU that has"
+                f"compile: device {backend.name!r} ({word}) has no {n.dtype}: {n}; give it in "
+                "another dtype (float16 has every number of the floats of 8 bits), or compile for "
+                "a GPU that has"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from graphs import attention, mlp, two_readers, weight
 import lambent as lt
 from lambent.graph.node import topo
 from lambent.graph.tensor import Tensor
+from lambent.request import check_dtypes
 from lambent.search.tuning import Tuned
 
 
@@ -139,5 +141,20 @@ def test_weights_are_laid_out_in_panels_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_dtype_that_the_device_lacks_is_refused_when_it_is_asked_for() -> None:
     x = lt.input("x", (4, 8), "float8_e4m3fn")
-    with pytest.raises(TypeError, match=r"device 'cpu' has no float8_e4m3fn.*float16"):
+    with pytest.raises(TypeError, match=r"device 'cpu' \(cpu\) has no float8_e4m3fn.*float16"):
         lt.compile((x @ x.mT).astype("float32"))
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacks"), [(80, True), (86, True), (89, False), (90, False)]
+)
+def test_older_gpus_lack_floats_of_eight_bits(capability: int, lacks: bool) -> None:
+    key = f"cuda NVIDIA sm_{capability} driver=13000"
+    backend: Any = SimpleNamespace(name="cuda", device_key=lambda: key)
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        x = lt.input("x", (4, 8)).astype(dtype).astype("float32")
+        if lacks and dtype == "float8_e4m3fn":
+            with pytest.raises(TypeError, match=rf"'cuda' \(sm_{capability}\) has no {dtype}"):
+                check_dtypes([x.node], backend)
+        else:
+            check_dtypes([x.node], backend)

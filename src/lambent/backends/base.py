@@ -29,7 +29,8 @@ BACKENDS: dict[str, str] = {
     "cuda-tf32": "lambent.backends.cuda.tf32",
 }
 LACKING: dict[str, tuple[str, ...]] = {"cpu": ("float8_e4m3fn", "float8_e5m2")}
-"""Names of the dtypes that kernels of a backend do not take."""
+LACKING |= dict.fromkeys(("sm_80", "sm_86", "sm_87"), ("float8_e4m3fn",))
+"""Names of the dtypes that kernels do not take, by a word of the device's key."""
 
 
 _addresses: dict[int, int] = {}  # of arrays that are alive, by id

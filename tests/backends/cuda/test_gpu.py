@@ -17,15 +17,20 @@ from kernels import CASES, SYMBOLIC, matmul
 from test_cublaslt import TAKEN
 
 import lambent as lt
+from lambent.algebra.egraph import saturate
 from lambent.backends.base import BackendError, get
 from lambent.backends.cuda import backend as cuda_backend
 from lambent.backends.libraries import cublaslt
 from lambent.backends.triton.render import Rendered, render
+from lambent.cli import cuda_works as works_of
 from lambent.graph.dim import Dim
 from lambent.graph.dtypes import DTYPES
 from lambent.kernel.lower import lower
 from lambent.kernel.schedule import sample
 from lambent.kernel.tile import TileProgram
+from lambent.request import outputs_of
+from lambent.search.bound import prices
+from lambent.search.enumerate import enumerate_kernels
 
 pytestmark = pytest.mark.gpu
 n = Dim("gpu_n", 1, 300)
@@ -127,6 +132,31 @@ def test_float32_is_exact_unless_tf32_is_allowed(
         made = lt.compile(x @ y, device="cuda", budget=4, progress=False, tf32=tf32)
         errors[tf32] = np.linalg.norm(made(**given) - want) / np.linalg.norm(want)
     assert errors[False] < 1e-6 < 1e-4 < errors[True] < 2e-3
+
+
+def test_no_first_guess_is_wrong(backend: Any) -> None:
+    """Nor what warps that only copy, and the copy engine, do; each beside its witness."""
+    works = (
+        works_of.attention(2, 128, works_of.CAUSAL, n=512, batch=1),
+        works_of.attention(2, 64, works_of.capped(50.0), n=500, batch=1),
+        works_of.mlp(256, 512, 1024),
+    )
+    wrong, fine = [], 0
+    for work in works:
+        outputs, _ = outputs_of(work.graph())
+        source = saturate([t.node for t in outputs])
+        found = enumerate_kernels(source, prices(backend.calibrate(), 1e9), 12).candidates
+        kernels = [c.kernel for c in found if len(c.kernel.inputs) > 1][:6]
+        for kernel in kernels:
+            tried = [lower(kernel, s) for s in backend.guesses(kernel)[:6]]
+            batch = backend.compile(tried)
+            outcomes = backend.measure(batch, {}, repeats=0)
+            batch.close()
+            pairs = zip(tried, outcomes, strict=True)
+            wrong += [f"{work.name}: {p.schedule} {o}" for p, o in pairs if o.status == "wrong"]
+            fine += sum(o.status == "ok" for o in outcomes)
+    assert not wrong, "\n".join(wrong)
+    assert fine > 50
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

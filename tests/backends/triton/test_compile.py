@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction as F
+from functools import partial
 
 import pytest
 from interpreted import needs_triton
@@ -77,9 +78,11 @@ def test_floats_of_eight_bits_are_multiplied_as_they_are(a: str, b: str) -> None
 
 
 @needs_triton
-@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-def test_floats_of_eight_bits_compile(target: str) -> None:
-    kernel = of_eight_bits("float8_e4m3fn", "float8_e5m2")
+@pytest.mark.parametrize(
+    ("target", "a"), [("sm_90", "e4m3fn"), ("sm_100", "e4m3fn"), ("sm_80", "e5m2")]
+)
+def test_floats_of_eight_bits_compile(target: str, a: str) -> None:
+    kernel = of_eight_bits(f"float8_{a}", "float8_e5m2")
     r = rendered(kernel, Schedule(((0, 64), (1, 64), (2, 64)), (0, 1), 2))
     code = compile_source(r.source, r.signature, TARGETS[target], {"num_warps": 4})
     assert code.image.startswith(BYTES)
@@ -161,6 +164,36 @@ def kernel(C, A, B):
 """
     )
     assert r.tasks == 132
+
+
+def test_what_the_copy_engine_brings_is_multiplied_as_it_is() -> None:
+    """Triton's pipeline is wrong where it is first computed on; there plain loads are."""
+    b = Build()
+    i, j, k = b.axes(4096, 4096, 4096)
+    x, z = (b.load(name, i, k, dtype=bfloat16) for name in "XZ")
+    b.out("C", b.sum(k, b.mul(b.mul(x, z), b.load("B", k, j, dtype=bfloat16))), i, j)
+    tiles, options = ((0, 128), (1, 256), (2, 64)), (("descriptors", 1),)
+    text = rendered(b.kernel(), Schedule(tiles, (0, 1), 2, options=options)).source
+    assert "X_tile = tl.load(X" in text and "Z_tile = tl.load(Z" in text
+    assert "B_window.load" in text and "C_window.store" in text
+
+
+def test_rows_in_two_halves_have_a_corner_of_their_own() -> None:
+    """Of what moves a tile's corner for one half of the warps nothing else is made."""
+    kernel = CASES["fold_causal"]()
+    tiles = ((0, 1), (1, 64), (2, 16), (3, 24), (4, 16))
+    options = (("descriptors", 1), ("single", 1), ("specialize", 1))
+    text = rendered(kernel, Schedule(tiles, (0, 1, 4), 3, options=options)).source
+    assert "none = tl.num_programs(1) - 1" in text and "O_window.store([o1 + none, " in text
+    assert "i1 = o1 + tl.arange(0, 64)" in text
+    assert "none" not in rendered(kernel, Schedule(tiles, (0, 1, 4), 3, options=options[:2])).source
+
+
+@pytest.mark.parametrize(("name", "joined"), [("product", True), ("fold", False)])
+def test_only_loops_of_products_are_joined_with_that_of_tasks(name: str, joined: bool) -> None:
+    kernel = {"product": partial(product, 4096), "fold": CASES["fold"]}[name]()
+    one = replace(default_schedule(kernel), options=(("persistent", 4),))
+    assert ("flatten=True" in rendered(kernel, one).source) == joined
 
 
 def test_names_do_not_clash() -> None:

@@ -120,7 +120,7 @@ def compiler_options(schedule: Schedule) -> dict[str, int]:
 
 def default_schedule(kernel: Kernel) -> Schedule:
     """A sensible first guess, from roles and representative sizes alone."""
-    return wished(kernel, {})
+    return _guess(Structure(kernel), {})
 
 
 def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Schedule]:
@@ -139,11 +139,6 @@ def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Sche
 
 def _tasks(s: Structure, one: Schedule) -> int:
     return math.prod(-(-s.sizes[i] // t) for i, t in one.tiles if i in s.order)
-
-
-def wished(kernel: Kernel, wish: Mapping[str, int]) -> Schedule:
-    """The first guess with other tiles (by role) and options."""
-    return _guess(Structure(kernel), wish)
 
 
 def _guess(s: Structure, wish: Mapping[str, int]) -> Schedule:

@@ -109,7 +109,7 @@ class Worker:
         key, results = (job.inputs, job.mode), job.outputs
         if key not in self._inputs:
             kept = sum(m.nbytes for found in self._inputs.values() for m, _ in found)
-            if kept > _total(self._device) // _SHARE:
+            if kept > call("cuDeviceTotalMem", self._device.handle) // _SHARE:
                 self._inputs.clear()
             self._inputs[key] = [_upload(s, i, job.mode) for i, s in enumerate(job.inputs)]
         if results not in self._outputs:
@@ -173,10 +173,6 @@ def _checksum(memory: Memory) -> int:
     raw = _bytes(memory, 0, min(memory.nbytes, COPIED))
     words = raw[: raw.nbytes // 8 * 8].view(np.uint64)
     return int(np.bitwise_xor.reduce(words)) ^ int(raw[words.nbytes :].sum())
-
-
-def _total(gpu: Device) -> int:
-    return int(call("cuDeviceTotalMem", gpu.handle))
 
 
 def survives(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 
 from lambent.backends.base import Outcome, kernel_symbols
+from lambent.backends.measuring import witness
 from lambent.backends.measuring.operands import Spec, input_specs, spec, symbol_value
 from lambent.backends.measuring.process import Failed, WorkerProcess
 from lambent.backends.measuring.verify import BUDGET, Expected, expect, judge, sizes_to_verify
 from lambent.kernel.kernel import Kernel
-from lambent.kernel.tile import TileProgram
+from lambent.kernel.lower import lower
+from lambent.kernel.tile import Schedule, TileProgram
 
+Array = np.ndarray[Any, Any]
 _MEMORY = 1 << 30  # bytes of operand copies for timing with cold caches
 _LONG = 0.05  # seconds of a run that needs none before it, and few beside it
 _QUICK = 1e9  # bytes a second that a kernel moves at least for whose time caches matter
@@ -47,7 +50,8 @@ class Job:
 class Batch:
     """Candidates of one library. `failed` holds those that never came so far, by number.
 
-    `at` is the candidate's number in the library; `checked` remembers verifications by symbols.
+    `at` is the candidate's number in the library; `checked` remembers verifications by symbols;
+    `plain`: of kernels, the number of a program that is their witness (see `witness`).
     """
 
     programs: tuple[TileProgram, ...]
@@ -55,6 +59,7 @@ class Batch:
     at: dict[int, int]
     failed: dict[int, Outcome] = field(default_factory=dict)
     checked: dict[Any, Outcome] = field(default_factory=dict)
+    plain: dict[Any, int] = field(default_factory=dict)
 
     def close(self) -> None:
         if self.path is not None:
@@ -70,16 +75,18 @@ class Measurer:
         cache: bytes of the device's caches, for timing operands that are in none.
         budget: scalar operations of the reference that a kernel is verified with.
         exact: float32 operands of products may not be rounded.
+        guesses: schedules of a kernel, where it has a witness: the first one, made plain.
     """
 
     def __init__(
         self, worker: str, threads: Callable[[], int], cache: int, budget: float = BUDGET,
-        exact: bool = True,
+        exact: bool = True, guesses: Callable[[Kernel], Sequence[Schedule]] | None = None,
     ) -> None:  # fmt: skip
         self._worker = WorkerProcess(worker)
         self._threads, self._cache, self._budget, self._exact = threads, cache, budget, exact
         self._lock = threading.Lock()
         self._expected: dict[Any, Expected] = {}
+        self._guesses, self._known = guesses, dict[Any, Expected | None]()  # by kernel and sizes
 
     def close(self) -> None:
         with self._lock:
@@ -98,6 +105,20 @@ class Measurer:
                 self._expected.clear()
             self._expected[key] = expect(kernel, symbols, self._budget, self._exact)
         return self._expected[key]
+
+    def witnesses(
+        self, programs: Sequence[TileProgram]
+    ) -> tuple[list[TileProgram], dict[Any, int]]:
+        """Programs to compile beside these, and the number of each kernel's witness among all."""
+        more, found = list[TileProgram](), dict[Any, int]()
+        numbers = {(witness.key(p.kernel), p.schedule): i for i, p in enumerate(programs)}
+        for kernel in (p.kernel for p in programs):
+            key = witness.key(kernel)
+            if self._guesses is not None and key not in found and key not in self._known:
+                plain = witness.plain(self._guesses(kernel)[0])
+                found[key] = numbers.get((key, plain), len(programs) + len(more))
+                more += [lower(kernel, plain)] if found[key] >= len(programs) else []
+        return more, found
 
     def measure(
         self, batch: Batch, symbols: Mapping[str, int], *, repeats: int = 5, cold: bool = False,
@@ -146,19 +167,58 @@ class Measurer:
     def _check(
         self, batch: Batch, i: int, symbols: Mapping[str, int], limit: float, verify: bool
     ) -> Outcome:
+        """Right are the reference's values, and a witness's, in each of two runs."""
         kernel, job = batch.programs[i].kernel, self._job(batch, i, symbols)
+        other = self._witness(batch, i, symbols, limit) if verify else None
+        outcome = self._run(batch, kernel, job, symbols, limit, verify, other)[0]
+        if outcome.status == "ok" and other is not None:
+            again = self._run(batch, kernel, job, symbols, limit, verify, other)[0]
+            return again if again.status != "ok" else outcome
+        return outcome
+
+    def _run(
+        self, batch: Batch, kernel: Kernel, job: Job, symbols: Mapping[str, int], limit: float,
+        verify: bool, other: Expected | None,
+    ) -> tuple[Outcome, list[Array]]:  # fmt: skip
+        """A run's outcome, and its values where the witness has its own."""
         expected = self.expected(kernel, symbols)
+        samples = witness.joined(expected, other)
         try:
             found, complaint, ns = self._worker.request(
-                "check", str(batch.path), job, expected.samples, limit=limit
+                "check", str(batch.path), job, samples, limit=limit
             )
         except Failed as error:
-            return Outcome(error.status, message=str(error))
+            return Outcome(error.status, message=str(error)), []
         if complaint:
             self._worker.close()  # it may have spoiled more than we see
-            return Outcome("wrong", message=complaint)
-        outcome = judge(kernel, found, expected, verify, self._exact)
-        return replace(outcome, seconds=ns / 1e9) if outcome.status == "ok" else outcome
+            return Outcome("wrong", message=complaint), []
+        pairs = list(zip(found, map(len, expected.samples), strict=True))
+        outcome = judge(kernel, [f[:n] for f, n in pairs], expected, verify, self._exact)
+        rest = [f[n:] for f, n in pairs]
+        if outcome.status == "ok" and other is not None:
+            complaint = witness.unlike(kernel, rest, other)
+            outcome = Outcome("wrong", message=complaint) if complaint else outcome
+        return (replace(outcome, seconds=ns / 1e9) if outcome.status == "ok" else outcome), rest
+
+    def _witness(
+        self, batch: Batch, i: int, symbols: Mapping[str, int], limit: float
+    ) -> Expected | None:
+        """What the kernel's witness gives at these sizes; None where there is none."""
+        kernel = batch.programs[i].kernel
+        key = witness.key(kernel)
+        number = batch.at.get(batch.plain.get(key, -1))
+        if number is not None and key not in self._known:
+            self._known[key] = None  # sought
+            for sizes in sizes_to_verify(kernel, symbols):
+                job = replace(self._job(batch, i, sizes), number=number)
+                wanted = witness.places(
+                    kernel, job.outputs, self.expected(kernel, sizes), self._exact
+                )
+                outcome, values = self._run(batch, kernel, job, sizes, limit, True, wanted)
+                if outcome.status == "ok":
+                    at = key, tuple(sorted(sizes.items()))
+                    self._known[at] = replace(wanted, values=tuple(values))
+        return self._known.get((key, tuple(sorted(symbols.items()))))
 
     def _time(
         self, batch: Batch, jobs: dict[int, Job], first: Mapping[int, Outcome], repeats: int,

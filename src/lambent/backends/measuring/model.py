@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from lambent.backends.base import Calibration
-from lambent.backends.narrow import narrowed
+from lambent.backends.products import narrowed
 from lambent.backends.roles import within
 from lambent.graph.dim import Atom, Size, axes_in, representative
 from lambent.graph.dtypes import DType

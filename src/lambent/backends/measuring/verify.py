@@ -151,6 +151,13 @@ def tolerance(kernel: Kernel, dtype: str, exact: bool = True) -> float:
     return 2 * widest + compute * (256 + 8 * math.sqrt(longest))
 
 
+def allowed(kernel: Kernel, output: Output, exact: bool = True) -> float:
+    """The tolerance of an output."""
+    kinds = [kind for kind in (output.buffer.dtype, output.term.dtype) if kind.is_float]
+    held = min(kinds, key=lambda kind: kind.itemsize, default=output.buffer.dtype)
+    return tolerance(kernel, held.name, exact) if kinds else 0.0  # parts are held wider
+
+
 def _length(kernel: Kernel, axes: frozenset[int]) -> int:
     return math.prod(min(bounds(kernel.extents[a])[1], 1 << 20) for a in sorted(axes))
 
@@ -176,11 +183,9 @@ def judge(
             continue
         a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
         worst = max(worst, _error(a, b))
-        kinds = [kind for kind in (dtype, output.term.dtype) if kind.is_float]
-        held = min(kinds, key=lambda kind: kind.itemsize)  # parts are held wider
-        allowed = tolerance(kernel, held.name, exact) + slack
-        if not worst <= allowed:
-            message = f"output {name!r}: relative error {worst:.3g}, allowed {allowed:.3g}"
+        most = allowed(kernel, output, exact) + slack
+        if not worst <= most:
+            message = f"output {name!r}: relative error {worst:.3g}, allowed {most:.3g}"
             return Outcome("wrong", error=worst, message=message)
     return Outcome("ok", error=worst)
 

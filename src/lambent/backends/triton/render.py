@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
-from lambent.backends.narrow import narrowed
+from lambent.backends.products import mixed, multiplies, narrowed, plain
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.grid import grid, grouped, products_first, trips
 from lambent.backends.triton.maps import (
@@ -60,11 +60,9 @@ from lambent.kernel.tile import (
     Value,
     Var,
     index_axes,
-    operands,
-    values,
 )  # fmt: skip
 
-LOCALS = ("pid", "task", "first", "high", "floor_div", "floor_mod", "nan_max", "range")
+LOCALS = ("pid", "task", "first", "high", "none", "floor_div", "floor_mod", "nan_max", "range")
 MATRIX = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 """Operands of tl.dot; others are multiplied and summed."""
 TF32 = ', input_precision="tf32"'
@@ -121,8 +119,10 @@ class _Renderer:
         self.options = dict(program.schedule.options)
         self.descriptors: dict[tuple[str, Window], str] = {}
         self.fixed: frozenset[int] = frozenset()
+        self.rows: frozenset[int] = frozenset()
         self.lets: dict[str, Value] = {}
         self.largest = 1
+        self.mixed = mixed(program)
 
     def fresh(self, name: str, suffix: str = "") -> str:
         """The name, or one like it that nothing else has."""
@@ -143,6 +143,7 @@ class _Renderer:
         for i in self.program.axes:
             if i not in self.blocks.looped:
                 self.bind(i, "")
+        self.line("none = tl.num_programs(1) - 1", "none")
         tasks = self.tasks()
         lines = needed(self.scopes[0].lines)
         head = f"@triton.jit\ndef {self.name}({', '.join(signature)}):\n"
@@ -168,7 +169,7 @@ class _Renderer:
         one = sum(text.startswith("for ") for _, text in inner.lines) == 1
         one = one and not any("make_tensor_descriptor" in text for _, text in inner.lines)
         how = "warp_specialize" if self.options.get("specialize") else "flatten"
-        more = f", {how}=True" if one else ""
+        more = f", {how}=True" if one and (how != "flatten" or plain(body)) else ""
         self.line(f"for task in tl.range(tl.program_id(0), {whole}, tl.num_programs(0){more}):")
         for name, text in inner.lines:
             self.line(f"    {text}", name)
@@ -197,7 +198,8 @@ class _Renderer:
                 f"o{f.axis} = {plus}{number_}{f' * {tile}' if tile > 1 else ''}", f"o{f.axis}"
             )
             self.bind(f.axis, f"o{f.axis}")
-        self.fixed = frozenset(f.axis for f in loops if self.blocks.size[f.axis] == 1)
+        self.rows = frozenset(f.axis for f in loops)
+        self.fixed = frozenset(i for i in self.rows if self.blocks.size[i] == 1)
 
     def bind(self, i: int, origin: str, whole: bool = False) -> None:
         """The indices of an axis whose tile starts at the origin, and which of them are valid."""
@@ -244,7 +246,7 @@ class _Renderer:
         inner = self.scopes.pop()
         steps = f"range({start}, {stop}, {tile})"
         special = self.options.get("specialize") and not self.options.get("persistent")
-        if special and any(map(_multiplies, f.body)):
+        if special and any(map(multiplies, f.body)):
             steps = f"tl.{steps[:-1]}, warp_specialize=True)"
         self.line(f"for o{i} in {steps}:")
         for name, text in inner.lines:
@@ -384,7 +386,7 @@ class _Renderer:
             if key in scope.loads:
                 return scope.loads[key]
         scope, buffer = self.scopes[at], self.buffers[v.buffer]
-        w = self.window(buffer, v.index)
+        w = None if v in self.mixed else self.window(buffer, v.index)
         if w is not None:
             return self.copied(v, w, scope)
         offset, needed = self.blocks.place(buffer, v.index, False)
@@ -425,12 +427,18 @@ class _Renderer:
         return self.descriptors[key]
 
     def corner(self, w: Window) -> str:
-        """Where in the window's dims the block starts."""
-        starts = (
-            start + (axis(i) if i in self.blocks.looped else 0)
-            for i, start in zip(w.axes, w.starts, strict=True)
-        )
-        return f"[{', '.join(self.blocks.total(e, self.blocks.origin).text for e in starts)}]"
+        """Where in the window's dims the block starts.
+
+        Where the compiler gives half of a tile's rows to other warps it moves the corner, and with
+        it whatever else is made of the same value, as the rows' indices, which it then moves twice:
+        so the corner is made of another one, by adding 0 that it cannot know to be 0.
+        """
+        texts = []
+        for i, start in zip(w.axes, w.starts, strict=True):
+            e = start + (axis(i) if i in self.blocks.looped else 0)
+            apart = i in self.rows and self.options.get("specialize")
+            texts.append(self.blocks.total(e, self.blocks.origin).text + " + none" * bool(apart))
+        return f"[{', '.join(texts)}]"
 
     def copied(self, v: Load, w: Window, scope: _Scope) -> Tile:
         """The tile that the copy engine brings."""
@@ -527,7 +535,3 @@ class _Renderer:
             sizes = [math.prod(self.blocks.size[i] for i in g) for g in groups if g]
             text = f"tl.reshape({text}, ({', '.join(map(str, sizes))}))"
         return text
-
-
-def _multiplies(s: Stmt) -> bool:
-    return any(isinstance(v, Dot) for top in operands(s) for v in values(top))

@@ -42,6 +42,7 @@ class Again:
         self.inputs, self.budget = inputs, options.budget
         self.states: dict[int, tuple[Any, ...]] = {}
         self.key: str | None = None
+        self.precompiled: Callable[[Mapping[str, Any]], None] | None = None
         if options.device not in ENGINES:
             with contextlib.suppress(_Untold):
                 told = [self._input(i, x, fixed) for i, x in enumerate(inputs)]
@@ -74,23 +75,7 @@ class Again:
         told = json.loads(note)
         if told["budget"] < self.budget:
             return None
-        call = Call(**told["call"])
-        given = {name: to_array(self.inputs[i]) for name, i in call.held.items()}
-        program = kept.load_program(told["program"], given)
-        if program is None:
-            return None
-        states = {i: self.states[i] for i in call.held.values()}
-        traced: list[Callable[..., Any]] = []
-
-        def run(*args: Any) -> Any:
-            if not traced:
-                if all(state(args[i]) == s for i, s in states.items()):
-                    results = call(program, args)
-                    return tuple(results[i] for i in told["results"])
-                traced.append(trace())
-            return traced[0](*args)
-
-        return run
+        return called(told, self.inputs, self.states, trace)
 
     def note(self, graph: Graph) -> Callable[[Region, str], None] | None:
         """What keeps the call of the only region in a graph of stages; None where there is more."""
@@ -101,7 +86,7 @@ class Again:
             n for n in graph.nodes
             if n.op not in ("placeholder", "output") and n.target is not operator.getitem
         ]  # fmt: skip
-        if self.key is None or [n.op for n in steps] != ["call_module"]:
+        if [n.op for n in steps] != ["call_module"]:
             return None
         (region,) = steps
         numbers = {region: 0} | {n: n.args[1] for n in region.users if n.op == "call_function"}
@@ -113,13 +98,47 @@ class Again:
         def built(made: Region, program: str) -> None:
             here = made.call
             reads, held = ({n: places[i] for n, i in m.items()} for m in (here.reads, here.held))
-            if made.builds == 1 and self.states.keys() >= set(held.values()):
-                call = asdict(replace(here, reads=reads, held=held))
-                results = [numbers[n] for n in wanted]
-                told = {"program": program, "call": call, "results": results, "budget": self.budget}
-                cache.write(str(self.key), json.dumps(told).encode())
+            if made.builds > 1:
+                return
+            call = asdict(replace(here, reads=reads, held=held))
+            results = [numbers[n] for n in wanted]
+            told = {"program": program, "call": call, "results": results, "budget": self.budget}
+            if self.key and self.states.keys() >= set(held.values()):
+                cache.write(self.key, json.dumps(told).encode())
+            if self.precompiled:
+                self.precompiled(told)
 
         return built
+
+
+def called(
+    told: Mapping[str, Any], inputs: Sequence[Any], states: Mapping[int, tuple[Any, ...]],
+    trace: Callable[[], Callable[..., Any]],
+) -> Callable[..., Any] | None:  # fmt: skip
+    """A graph as a function by its program, as a note tells; None where that is no longer there.
+
+    Args:
+        inputs: arguments of the graph, of which the note may hold some as constants.
+        states: of those as they were when they were looked at.
+        trace: makes the function anew, for when a constant changes.
+    """
+    call = Call(**told["call"])
+    given = {name: to_array(inputs[i]) for name, i in call.held.items()}
+    program = kept.load_program(told["program"], given)
+    if program is None:
+        return None
+    held = {i: states[i] for i in call.held.values()}
+    traced: list[Callable[..., Any]] = []
+
+    def run(*args: Any) -> Any:
+        if not traced:
+            if all(state(args[i]) == s for i, s in held.items()):
+                results = call(program, args)
+                return tuple(results[i] for i in told["results"])
+            traced.append(trace())
+        return traced[0](*args)
+
+    return run
 
 
 class _Untold(Exception):

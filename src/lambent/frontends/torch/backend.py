@@ -67,8 +67,18 @@ def backend(
     chosen = Options(**(options or {}))
     fixed = _addresses(example_inputs) if chosen.freeze else frozenset[int]()
     again = Again(module, example_inputs, fixed, chosen)
+    precompile = torch._dynamo.config.caching_precompile and hasattr(module, "_backend_id")
 
     def inference(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        if precompile:
+            from lambent.frontends.torch import precompiled
+
+            name = str(module._backend_id)
+            written = precompiled.pickled(graph)
+            if written is not None:
+                again.precompiled = lambda note: precompiled.record(
+                    name, written, note, example_inputs, fixed, chosen
+                )
         return _boxed(compile_graph(graph, chosen, fixed, again))
 
     def training(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
@@ -89,7 +99,7 @@ def backend(
         with sdpa_kernel(SDPBackend.MATH):  # with a backward pass that we can read
             return compiler(module, example_inputs)
 
-    found = again.find(trace)
+    found = None if precompile else again.find(trace)
     if found is None:
         return trace()
     disable: Any = torch._dynamo.disable

@@ -51,8 +51,7 @@ def compiler_version() -> str:
 
 def flags() -> tuple[str, ...]:
     """The compiler flags for this CPU."""
-    native = "-march=native" if detect().arch == "x86_64" else "-mcpu=native"
-    return (*FLAGS, native)
+    return (*FLAGS, "-march=native" if detect().arch == "x86_64" else "-mcpu=native")
 
 
 def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
@@ -79,7 +78,7 @@ def build(text: str, *, limit: float = 120.0, keep: bool = True) -> bytes:
 
 
 def _compile(text: str, extra: tuple[str, ...], limit: float) -> bytes:
-    source = _fresh(".c", text.encode())
+    source = place(text.encode(), ".c")
     target = source.with_suffix(".so")
     command = [
         sys.executable, "-m", "ziglang", "cc", *flags(), *extra, "-o", str(target), str(source),
@@ -120,12 +119,8 @@ def _complaint(code: int, printed: str) -> str:
     return f"the C compiler failed (exit status {code}):\n" + "\n".join(lines[:12])
 
 
-def place(image: bytes) -> Path:
-    """A file with a name of its own holding the library (a path loaded twice returns old code)."""
-    return _fresh(".so", image)
-
-
-def _fresh(suffix: str, data: bytes) -> Path:
+def place(data: bytes, suffix: str = ".so") -> Path:
+    """A file with a name of its own (a library's path that is loaded twice returns old code)."""
     try:
         path = cache.work_dir() / f"k{os.getpid()}_{next(_serial)}{suffix}"
         path.write_bytes(data)

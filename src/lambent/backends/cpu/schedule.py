@@ -31,6 +31,7 @@ TILES: dict[str, tuple[int, ...]] = {
 BLOCKS = ((6, 2), (4, 3), (12, 1), (8, 1), (4, 2), (5, 2))  # that 16 registers hold
 PACKING = ("pack_a", "pack_b", "pairs")
 PANELS = (16, 24, 32, 64)
+STREAMS = 4  # panels that a task reads side by side
 LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 THREADS = 2  # what a first guess assumes of a machine
 FEW = 4  # rows for which the other operand is read but once
@@ -68,10 +69,13 @@ def default_schedule(kernel: Kernel) -> Schedule:
     tiles.update((i, min(s.most[i], FEW) if few else 1) for i in s.of("batch"))  # read as they lie
     share(s.of("row"), max(1, min(16, 4096 // max(1, covered("reduced")))))
     lanes, kept = s.of("lane"), set(s.of("wide"))
+    across = lanes and reduced and not s.near & s.bound  # it is reduced across the lanes
+    panels = bool((s.contracts or across) and dims(kernel, PANELS[0]))
     if len(lanes) > 1:  # laid out anew: square tiles
         tiles.update((i, min(64, s.most[i])) for i in lanes)
-    elif lanes and reduced and not s.near & s.bound:
-        # reduced across the lanes: few long rows at a time, and tasks, are read as one stream
+    elif across and panels and not s.of("row"):  # a row times weights: few streams, whole
+        share(lanes, STREAMS * PANELS[0])
+    elif across:  # few long rows at a time, and tasks, are read as one stream
         half = max(64, -(-s.sizes[lanes[0]] // THREADS))
         share(lanes, min(8192, _even(s.sizes[lanes[0]], half, 64)))
         share(reduced, max(8, (1 << 15) // covered("lane")))
@@ -86,9 +90,8 @@ def default_schedule(kernel: Kernel) -> Schedule:
             tiles[i] = s.most[i]
             kept.add(i)
     first = _balanced(s, tiles, kept)
-    options = [("panel", PANELS[0])] if s.contracts and dims(kernel, PANELS[0]) else []
-    options += [(name, 1) for name in _beyond(s) if not s.contracts]
-    return replace(first, options=tuple(options))
+    wished = {"panel": PANELS[0]} if panels else dict.fromkeys(_beyond(s) * (not s.contracts), 1)
+    return replace(first, options=tuple(wished.items()))
 
 
 def _even(size: int, tile: int, step: int) -> int:

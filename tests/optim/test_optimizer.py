@@ -11,6 +11,8 @@ import torch
 
 import lambent as lt
 from lambent import optim
+from lambent.backends.base import Assembly, Step
+from lambent.backends.cpu import assemble
 
 Arrays = dict[str, np.ndarray]
 RULES: dict[str, tuple[optim.Rule, Callable[[Any], torch.optim.Optimizer]]] = {
@@ -215,3 +217,36 @@ def test_errors() -> None:
     wrong = state | {"x:v": lt.input("v", (3,))}
     with pytest.raises(ValueError, match=r"the state x:v is float32\[3\]"):
         optimizer.step({"x": x}, {"x": x}, wrong, 0.1)
+
+
+def test_a_step_over_fifty_tensors_is_at_most_three_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All rules for all tensors, written in place; equal tensors are searched once."""
+    launched: list[int] = []
+
+    def waves(assembly: Assembly) -> list[list[Step]]:
+        found = assemble_waves(assembly)
+        launched.append(len(found))
+        return found
+
+    assemble_waves = assemble.waves
+    monkeypatch.setattr(assemble, "waves", waves)
+    params = {f"p{i}": lt.input(f"p{i}", (7, 24)) for i in range(50)}
+    grads = {n: lt.input(f"{n}:grad", p.shape) for n, p in params.items()}
+    optimizer = optim.Optimizer(optim.AdamW())
+    new, state = optimizer.step(params, grads, optimizer.state(params), 1e-2)
+    moved = new | state
+    donate = {n: n for n in moved}
+    program = lt.compile(moved, budget=0.1, donate=donate, progress=False)
+    assert max(launched) <= 3
+    assert len(program.explain()["segments"]) <= 4
+    rng = np.random.default_rng(0)
+    held = {n: rng.normal(size=p.shape).astype("float32") for n, p in params.items()}
+    given = {f"{n}:grad": rng.normal(size=p.shape).astype("float32") for n, p in params.items()}
+    held |= optimizer.start(held)
+    want = lt.evaluate(list(moved.values()), held | given)
+    found = program(**held, **given)
+    for name, array in zip(moved, want, strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-7)
+        assert found[name] is held[name]

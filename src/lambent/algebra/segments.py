@@ -1,7 +1,8 @@
 """Cutting a graph where little crosses, so that equal layers are searched once.
 
 Values that hold a reduction over something that an input decides are *heavy*; all others (masks,
-positions, whatever weights alone decide) are cheap and are computed again in every segment. Between
+positions, whatever weights alone decide) are cheap and are computed again in every segment (where
+there are no sums at all, whatever inputs decide is heavy). Between
 two heavy nodes the heavy values still needed later are what crosses: usually the residual stream.
 What a backward pass needs of the forward pass is stored where it is a sum, and else made again.
 Cuts are made where the pieces repeat, and where a piece would grow too large. A value that crosses
@@ -68,8 +69,8 @@ class _Cutter:
     def __init__(self, outputs: tuple[Node, ...], limit: int, again: bool) -> None:
         self.outputs, self.limit = outputs, limit
         nodes = topo(outputs)
-        varies = above(nodes, lambda n: n.op == "input")
-        heavy = above(nodes, lambda n: n.op in REDUCE and n in varies)
+        varies = above(nodes, lambda n: any(s.op == "input" for s in n.srcs))
+        heavy = above(nodes, lambda n: n.op in REDUCE and n in varies) or varies
         depth = dict.fromkeys(nodes, 0)
         for n in heavy:
             depth[n] = max(depth[s] for s in n.srcs) + (n.op in REDUCE)

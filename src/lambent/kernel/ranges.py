@@ -33,7 +33,8 @@ from lambent.kernel.tile import Axis
 FAR = 1 << 40
 Literal = tuple[Term, bool]
 """A condition, and the value that it must have."""
-Void = Callable[[Term], bool]
+OPEN = ("cast", "sum", "add", "mul", "select", "mask", "not", "less", "eq")
+"""A void operand may make these void; of all others none does."""
 
 
 class Range(NamedTuple):
@@ -44,9 +45,10 @@ class Range(NamedTuple):
     known: Mapping[Term, bool]
 
 
-def needed(terms: Terms, t: Term, void: Void) -> frozenset[Literal]:
+def needed(terms: Terms, t: Term, void: Callable[[Term], bool]) -> frozenset[Literal]:
     """Literals without any of which the term is void: it is where their opposite is assumed."""
-    literals = [(c, w) for c in walk(t) if c.op in ("less", "eq") for w in (False, True)]
+    some = walk(t, known={u for u in walk(t) if u.op not in OPEN})
+    literals = [(c, w) for c in some if c.op in ("less", "eq") for w in (False, True)]
     return frozenset((c, w) for c, w in literals if void(assuming(terms, {c: not w})(t)))
 
 
@@ -54,8 +56,7 @@ def updates(terms: Terms, output: Output) -> frozenset[Literal]:
     """Literals without any of which an element of the output keeps its value."""
     if output.over is None:  # it has none
         return frozenset()
-    kept = output.over, output.index
-    return needed(terms, output.term, lambda t: t.op == "in" and t.args == kept)
+    return needed(terms, output.term, lambda t: t.args == (output.over, output.index))
 
 
 def zero(t: Term, known: frozenset[str] = frozenset()) -> bool:
@@ -131,8 +132,7 @@ def _gaps(cond: Term, wanted: bool, extents: Mapping[int, Size], ahead: bool) ->
     """What must not be negative for cond to be `wanted`; nothing where this is not known."""
     sides = [as_index(t, extents) for t in cond.kids]
     if ahead:
-        pairs = zip(sides, cond.kids, strict=True)
-        sides = [known_ahead(t) if index is None else index for index, t in pairs]
+        sides = [known_ahead(t) if e is None else e for e, t in zip(sides, cond.kids, strict=True)]
     left, right = sides
     if left is None or right is None or (cond.op == "eq" and not wanted):
         return ()

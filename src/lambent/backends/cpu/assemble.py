@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from lambent.backends.base import Assembly, Place, Step, kernel_symbols
 from lambent.backends.cpu.pool import RUNTIME, TIMING, size_text
@@ -12,6 +12,9 @@ from lambent.kernel.tile import TileProgram
 
 COMMON = "lp_KERNEL"  # stands for the name of a kernel while it is compared with others
 Render = Callable[[TileProgram, str], str]
+Span = tuple[tuple[str, int], int, float]
+Memory = tuple[list[Span], list[Span]]
+THREADS: Span = ("threads", 0), 0, 1
 
 
 def work_text(name: str, kernel: Kernel) -> str:
@@ -40,30 +43,31 @@ def candidates_text(prelude: str, kernels: Sequence[tuple[str, str, Kernel]]) ->
 
 
 def waves(assembly: Assembly) -> list[list[Step]]:
-    """The steps in order; those in a row of which none writes what another uses run together."""
-    found: list[list[Step]] = []
-    for step in assembly.steps:
-        if not found or any(_clash(assembly, step, other) for other in found[-1]):
-            found.append([])
-        found[-1].append(step)
-    return found
+    """Launches: each step is in the first one behind all that it must wait for."""
+    memory = [_memory(assembly, step) for step in assembly.steps]
+    found: dict[int, list[int]] = {}
+    for k, mine in enumerate(memory):
+        rest = range(len(found), 0, -1)
+        at = next((i for i in rest if any(_clash(mine, memory[n]) for n in found[i - 1])), 0)
+        found.setdefault(at, []).append(k)
+    return [[assembly.steps[k] for k in wave] for wave in found.values()]
 
 
-def _clash(assembly: Assembly, *steps: Step) -> bool:
-    """Whether two steps must run one after the other; a library has threads of its own."""
-    memory = [[_span(assembly.places[n], b) for n, b in _buffers(s)] for s in steps]
-    written = [spans[: len(s.writes)] for s, spans in zip(steps, memory, strict=True)]
-    pairs = [(a, b) for i in (0, 1) for a in written[i] for b in memory[1 - i]]
-    meet = any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a, b in pairs)
-    return meet or any(dict(s.program.schedule.options).get("library") for s in steps)
+def _clash(*both: Memory) -> bool:
+    """Whether one writes what the other uses."""
+    pairs = ((a, b) for one, other in (both, both[::-1]) for a in one[0] for b in other[1])
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a, b in pairs)
 
 
-def _buffers(step: Step) -> Iterator[tuple[str, Buffer]]:
-    kernel = step.program.kernel
-    return zip(step.buffers, (*(o.buffer for o in kernel.outputs), *kernel.inputs), strict=True)
+def _memory(assembly: Assembly, step: Step) -> Memory:
+    """What a step writes, and what it uses. All use the threads; a library has them for itself."""
+    kernel, own = step.program.kernel, dict(step.program.schedule.options).get("library")
+    used = zip(step.buffers, (*(o.buffer for o in kernel.outputs), *kernel.inputs), strict=True)
+    spans = [_span(assembly.places[n], b) for n, b in used]
+    return spans[: len(step.writes)] + [THREADS] * bool(own), [*spans, THREADS]
 
 
-def _span(place: Place, b: Buffer) -> tuple[tuple[str, int], int, float]:
+def _span(place: Place, b: Buffer) -> Span:
     """An array, and from where to where in it a buffer lies; to the end if its size varies."""
     size = b.bytes if all(isinstance(n, int) for n in b.shape) else math.inf
     return (place.kind, place.index), place.offset, place.offset + size

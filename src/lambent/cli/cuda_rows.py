@@ -18,9 +18,11 @@ from lambent.cli.cuda_works import (
     layer_norm,
     matmul,
     mlp,
+    narrow_matmul,
     rms_norm,
     sliding,
     softmax,
+    tf32_matmul,
 )
 from lambent.cli.suite import Row
 
@@ -29,8 +31,8 @@ ERROR = 1e-2
 
 
 def row(
-    least: float, peer: str, make: Callable[[], Work], share: float = 1.0, again: bool = False,
-    *against: str,
+    least: float | None, peer: str, make: Callable[[], Work], share: float = 1.0,
+    again: bool = False, *against: str,
 ) -> Row:  # fmt: skip
     """`share` as of Row: what a search needs, from a product to a layer."""
     return Row(make().name, make, least, ERROR, peer, again, share, against)
@@ -61,6 +63,8 @@ CUDA: tuple[Row, ...] = (
     row(1.0, "cuBLAS", lambda: matmul(8192, 8192, 8192), 1.5),
     row(1.0, "cuBLAS", lambda: matmul(2048, 4096, 14336), 1.5),
     row(1.0, "cuBLAS", lambda: matmul(4100, 4100, 4100), 1.5),
+    row(None, "cuBLAS", lambda: narrow_matmul(4096), 1.0),
+    row(None, "cuBLAS", lambda: tf32_matmul(4096), 1.0),
     row(0.85, "copy", softmax, 0.8),
     row(0.85, "copy", rms_norm, 0.8),
     row(0.85, "copy", layer_norm, 0.8),

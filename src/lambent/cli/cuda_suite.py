@@ -1,4 +1,4 @@
-"""How a row of `lambent bench --suite cuda` is measured: bfloat16, on the device.
+"""How a row of `lambent bench --suite cuda` is measured: on the device.
 
 Everything is timed by events, with a second-level cache that holds no operand, and compared with
 the same work in float32. PyTorch makes the arrays and the streams here.
@@ -20,7 +20,9 @@ from lambent.cli.output import say
 
 FAIR = 1.5
 """How much further than the peers' results, in the same arithmetic, ours may be from float32."""
-REPEATS = 30
+ROUNDS = 3
+REPEATS = 10
+"""Timed runs of each in a round."""
 TOKENS = 50
 """Runs of a row in tokens a second: they are timed together, by the clock of the host."""
 
@@ -44,19 +46,19 @@ def measure(
     runs: dict[str, Callable[[], Any]] = {"": ours} | {n: _of(f, theirs) for n, f in _peers(work)}
     if "torch.compile" in against:
         runs.setdefault("torch.compile", _of(torch.compile(work.naive), theirs))
-    times, errors = dict[str, float](), dict[str, float]()
-    for name, run in runs.items():
+    errors = dict[str, float]()
+    for name, run in [*runs.items()]:
         try:
             with torch.no_grad():
                 found = run() if name else (run(), result)[1]
                 if name != "copy":
                     errors[name] = float((found.float() - want).norm() / want.norm())
-                times[name] = _by_clock(run) if work.unit == "tokens/s" else _seconds(run)
-            say(f"{work.name}: {name or 'lambent'} {1e3 * times[name]:.4g} ms")
         except (RuntimeError, ValueError) as error:  # a peer that cannot do it here
             if not name:
                 raise
+            del runs[name]
             say(f"{work.name}: {name}: {' '.join(str(error).split())[:300]}")
+    times = _alternate(runs, _by_clock if work.unit == "tokens/s" else _seconds)
     rates = {
         n: work.amount / t / (1 if work.unit == "tokens/s" else 1e12) for n, t in times.items()
     }
@@ -66,7 +68,7 @@ def measure(
     return {
         "work": work.name,
         "shape": [],
-        "dtype": "bfloat16",
+        "dtype": program.manifest.inputs[0].dtype,
         "ours_ms": 1e3 * mine,
         "peers": {n: 1e3 * t for n, t in times.items()},
         "unit": work.unit,
@@ -137,8 +139,22 @@ def _of(f: Callable[[Tensors], Any], arrays: Tensors) -> Callable[[], Any]:
     return lambda: f(arrays)
 
 
-def _seconds(run: Callable[[], Any]) -> float:
-    """The median device time of a run."""
+def _alternate(
+    runs: dict[str, Callable[[], Any]], timed: Callable[[Callable[[], Any]], list[float]]
+) -> dict[str, float]:
+    """Median seconds of each: they take turns, as the device's clock follows its heat."""
+    import torch
+
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for name, run in runs.items():
+                found[name] += timed(run)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def _seconds(run: Callable[[], Any]) -> list[float]:
+    """Device times of some runs."""
     import torch
 
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
@@ -152,11 +168,11 @@ def _seconds(run: Callable[[], Any]) -> float:
         run()
         end.record()
     torch.cuda.synchronize()
-    return float(statistics.median(start.elapsed_time(end) for start, end in pairs)) / 1e3
+    return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
 
-def _by_clock(run: Callable[[], Any]) -> float:
-    """Seconds of a run, one after the other, until all are done."""
+def _by_clock(run: Callable[[], Any]) -> list[float]:
+    """Seconds of a run, of many one after the other, until all are done."""
     import torch
 
     for _ in range(5):
@@ -166,4 +182,4 @@ def _by_clock(run: Callable[[], Any]) -> float:
     for _ in range(TOKENS):
         run()
     torch.cuda.synchronize()
-    return (time.perf_counter() - start) / TOKENS
+    return [(time.perf_counter() - start) / TOKENS]

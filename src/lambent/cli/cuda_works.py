@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
+
+import numpy as np
 
 from lambent.cli.examples import Arrays
 
@@ -19,7 +22,7 @@ class Work:
     build: from lambent's inputs to the output, or a dict whose first entry is checked; naive: the
     same with PyTorch, in any dtype; peers: by name, what a PyTorch user would pick instead.
     weights: inputs that are drawn with a variance of 1 / their last dim; given: makes the other
-    inputs; donate: as `compile` wants it.
+    inputs; donate and tf32: as `compile` wants them.
     """
 
     name: str
@@ -32,6 +35,11 @@ class Work:
     weights: frozenset[str] = frozenset()
     given: Callable[[], Arrays] = dict
     donate: Callable[[], dict[str, str]] = dict
+    tf32: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """What `compile` is told beside."""
+        return {"donate": self.donate(), "tf32": self.tf32}
 
     def graph(self) -> Any:
         """The naive graph, on inputs of its own."""
@@ -227,6 +235,60 @@ def matmul(m: int, n: int, k: int) -> Work:
     shapes: Shapes = {"a": (m, k), "b": (k, n)}
     name = f"matmul {m}×{n}×{k}"
     return Work(name, "TFLOP/s", 2.0 * m * n * k, shapes, product, product, {"cuBLAS": product})
+
+
+def narrow_matmul(n: int) -> Work:
+    """A square product of floats of 8 bits with a bfloat16 result, b as rows of its columns."""
+
+    def graph(t: Tensors) -> Any:
+        return (t["a"] @ t["b"].mT).astype("bfloat16")
+
+    def naive(t: Tensors) -> Any:
+        return t["a"] @ t["b"].mT
+
+    def scaled(t: Tensors) -> Any:
+        import torch
+
+        one = torch.ones((), device=t["a"].device)
+        multiply: Any = torch._scaled_mm
+        return multiply(t["a"], t["b"].mT, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    name, given = f"matmul {n}³ float8_e4m3fn", partial(drawn, "float8_e4m3fn", (n, n), (n, n))
+    return Work(name, "TFLOP/s", 2.0 * n**3, {}, graph, naive, {"cuBLAS": scaled}, given=given)
+
+
+def tf32_matmul(n: int) -> Work:
+    """A square product of float32, which matrix units may round to TF32."""
+
+    def product(t: Tensors) -> Any:
+        return t["a"] @ t["b"]
+
+    def rounded(t: Tensors) -> Any:
+        import torch
+
+        matmul = torch.backends.cuda.matmul
+        before, matmul.allow_tf32 = matmul.allow_tf32, True
+        try:
+            return product(t)
+        finally:
+            matmul.allow_tf32 = before
+
+    given = partial(drawn, "float32", (n, n), (n, n))
+    peers: dict[str, Callable[[Tensors], Any]] = {"cuBLAS": rounded}
+    name, amount = f"matmul {n}³ float32 as TF32", 2.0 * n**3
+    return Work(name, "TFLOP/s", amount, {}, product, product, peers, given=given, tf32=True)
+
+
+@cache
+def drawn(dtype: str, *shapes: tuple[int, ...]) -> Arrays:
+    """Normal numbers by the names a, b, …"""
+    from lambent.graph.dtypes import DTYPES
+
+    random, kind = np.random.default_rng(1), DTYPES[dtype].numpy
+    return {
+        chr(ord("a") + i): random.standard_normal(shape, np.float32).astype(kind)
+        for i, shape in enumerate(shapes)
+    }
 
 
 def mlp(m: int, inner: int = 4096, outer: int = 14336) -> Work:

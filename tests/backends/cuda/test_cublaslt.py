@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -21,6 +22,8 @@ from lambent.backends.cuda.schedule import default_schedule
 from lambent.backends.libraries import cublaslt
 from lambent.backends.measuring.operands import draw, input_specs
 from lambent.backends.reference.tile import interpret
+from lambent.backends.triton.compiler import Code
+from lambent.backends.triton.render import render
 from lambent.graph.dim import Dim, evaluate
 from lambent.graph.dtypes import bfloat16, float16, float64
 from lambent.kernel.kernel import Kernel
@@ -103,7 +106,7 @@ def test_it_takes_part_where_it_is_installed(
     pretended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = k.matmul()
-    assert list(cublaslt.ways(kernel)) == [1, 2, 3, 4]
+    assert list(cublaslt.ways(kernel)) == [1, 2, 3, 4, 5, 6]
     assert cublaslt.version() == "cublaslt=130100"
     monkeypatch.setenv("LAMBENT_LIBRARIES", "0")
     assert (list(cublaslt.ways(kernel)), cublaslt.version()) == ([], "no-cublaslt")
@@ -156,3 +159,49 @@ def test_a_product_it_cannot_do_is_told(pretended: Any) -> None:
     assert found is not None
     with pytest.raises(BackendError, match="cuBLASLt has no algorithm for"):
         cublaslt.Calls(0).run(found, [1 << 12, 1 << 13, 1 << 14], {}, 0)
+
+
+def test_of_a_run_with_other_sizes_only_the_library_is_called_anew(
+    pretended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels before and after it stay nodes of graphs, of which what differs is changed."""
+    kernel = k.matmul(m=s)
+    program = lower(kernel, default_schedule(kernel))
+    names = kernel_symbols(kernel)
+    works = [render(program), cublaslt.routine(kernel), *[render(program)] * 2]
+    steps = [
+        image.launch(
+            0, work, Step(program, ("y", "x", "w")),
+            {"y": Place("output", i), "x": Place("input", 0), "w": Place("input", 1)},
+        )
+        for i, work in enumerate(works) if work is not None
+    ]  # fmt: skip
+    code = Code(b"code", "kernel", 128, 0, 0)
+    data = image.pack([code], steps, symbols=list(names), blocks=[])
+    ran = library.Program(data, ["sm_90"])
+    gpu, random = driver.api(), np.random.default_rng(2)
+    x, w = (random.standard_normal(n, np.float32) for n in ((96, 45), (45, 50)))
+    out = [np.zeros((96, 50), np.float32) for _ in steps]
+    addresses = [a.ctypes.data for a in (x, w)], [a.ctypes.data for a in out]
+
+    def computes(n: int) -> Callable[[list[int]], None]:
+        def run(at: list[int]) -> None:
+            found: Any = (ctypes.c_float * (n * 50)).from_address(at[0])
+            np.frombuffer(found, np.float32)[:] = (x[:n] @ w).reshape(-1)
+
+        run.count = 3  # type: ignore[attr-defined]
+        return run
+
+    seen, weights = [], list[Any]()
+    for n in (23, 40, 7, 7):
+        gpu.run = computes(n)
+        before = [len(part) for part in (gpu.launched, gpu.recorded, pretended.used, gpu.changed)]
+        for a in out:
+            a[:] = 0
+        ran.enqueue(*addresses, weights, [n], 0)
+        for a in out:
+            np.testing.assert_allclose(a[:n], x[:n] @ w, rtol=1e-4, atol=1e-4)
+        after = [len(part) for part in (gpu.launched, gpu.recorded, pretended.used, gpu.changed)]
+        seen.append([b - a for a, b in zip(before, after, strict=True)])
+    # kernels launched, graphs made, the library's calls, nodes changed
+    assert seen == [[3, 0, 1, 0], [1, 1, 1, 0], [1, 0, 1, 2], [0, 1, 1, 0]]

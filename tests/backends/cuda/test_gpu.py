@@ -200,7 +200,7 @@ def test_every_size_is_right_by_one_graph(backend: Any, monkeypatch: pytest.Monk
         torch.cuda.synchronize()
         torch.testing.assert_close(product, (given.double() @ given.mT.double()).float())
         torch.testing.assert_close(total, given.sum(0), rtol=1e-4, atol=1e-4)
-    assert made._executable._chain is not None
+    assert made._executable._opened.chains
 
 
 def test_a_program_is_saved_and_loaded(program: Any, tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ class CudaBackend:
         )
 
     def guesses(self, kernel: Kernel) -> list[Schedule]:
-        """A library's first suggestion comes second, its others last."""
+        """A library's suggestions come second: they are not compiled."""
         own = schedule.guesses(kernel, self._gpu.capability, self._processors)
         calls = [replace(own[0], options=(("library", n),)) for n in cublaslt.ways(kernel)]
-        return [*own[:1], *calls[:1], *own[1:], *calls[1:]]
+        return [*own[:1], *calls, *own[1:]]
 
     def moves(self, kernel: Kernel) -> Moves:
         return schedule.moves(kernel, self._gpu.capability, self._processors)

@@ -186,11 +186,8 @@ class Function:
             given[-self._scratch] = ctypes.c_void_p(self._held[-1].pointer)
         return given
 
-    def launch(
-        self, tasks: int, pointers: Sequence[int], sizes: Sequence[Any], stream: int
-    ) -> None:
-        """Queue `tasks` programs."""
-        given = self.arguments(tasks, pointers, sizes)
+    def launch(self, tasks: int, given: Sequence[Any], stream: int) -> None:
+        """Queue `tasks` programs, given what `arguments` made."""
         places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(x) for x in given))
         if tasks:
             call(

@@ -10,10 +10,11 @@ import ctypes
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from lambent.backends.base import Place, Step, kernel_symbols
-from lambent.backends.cuda.driver import Function, Launched, Memory
+from lambent.backends.cuda.driver import Chain, Function, Launched, Memory
 from lambent.backends.libraries import cublaslt
 from lambent.backends.sizes import Text, number, text
 from lambent.backends.triton.compiler import Code
@@ -76,6 +77,7 @@ class Opened:
             start, end = end, end + row["image"]
             self._codes.append(Code(**{**row, "image": data[start:end]}))
         self._functions: dict[int, Function] = {}
+        self.chains: dict[int, Chain] = {}  # by their place among the steps
         self._calls: tuple[cublaslt.Calls, Memory] | None = None  # and the bytes that it uses
 
     def prepare(self, step: Launch) -> None:
@@ -103,27 +105,32 @@ class Opened:
             assert self._calls is not None
             self._calls[0].run(step.routine, pointers, whole(symbols), stream)
             return
-        tasks, sizes = self._sized(step, symbols)
-        self.function(step.code).launch(tasks, pointers, sizes, stream)
+        function, tasks, given = self._launched(step, pointers, symbols)
+        function.launch(tasks, given, stream)
 
-    def _sized(self, step: Launch, symbols: Mapping[str, int]) -> tuple[int, list[Any]]:
-        """How many programs a step has, and what it is given beside arrays."""
+    def _launched(
+        self, step: Launch, pointers: Sequence[int], symbols: Mapping[str, int]
+    ) -> Launched:
+        """A step that is a kernel: of what, how many programs, and what they are given."""
+        tasks, function = number(step.tasks, whole(symbols)), self.function(step.code)
         sizes = [_INTEGERS[kind](symbols[name]) for name, kind in step.sizes]
-        return number(step.tasks, whole(symbols)), sizes
+        return function, tasks, function.arguments(tasks, pointers, sizes)
 
-    def launched(
-        self, places: Sequence[Sequence[int]], symbols: Mapping[str, int]
-    ) -> list[Launched] | None:
-        """The launches of all steps, from and to arrays at these places; None where a library is
-        called, or nothing is to be done in one of them."""
-        found: list[Launched] = []
-        for step, pointers in zip(self.launches, places, strict=True):
-            if step.routine is not None:
-                return None
-            tasks, sizes = self._sized(step, symbols)
-            function = self.function(step.code)
-            found.append((function, tasks, function.arguments(tasks, pointers, sizes)))
-        return found if all(tasks for _, tasks, _ in found) else None
+    def patch(
+        self, places: Sequence[Sequence[int]], symbols: Mapping[str, int], stream: int
+    ) -> None:
+        """Queue all steps, from and to arrays at these places. Kernels one after another are one
+        graph, of which only what differs from the last time is changed; a library is called."""
+        pairs = zip(self.launches, places, strict=True)
+        for at, (called, part) in enumerate(groupby(pairs, lambda p: p[0].routine is not None)):
+            steps = list(part)
+            launches = [] if called else [self._launched(*step, symbols) for step in steps]
+            if len(launches) > 1 and all(tasks for _, tasks, _ in launches):
+                chain = self.chains.get(at) or self.chains.setdefault(at, Chain(launches))
+                chain.launch(launches, stream)
+            else:
+                for step, pointers in steps:
+                    self.run(step, pointers, symbols, stream)
 
     def close(self) -> None:
         for function in self._functions.values():

@@ -1,8 +1,8 @@
 """A whole program on the device: its arena, its weights, arrays in and out, recorded runs.
 
 A run on the same arrays and sizes as an earlier one is recorded as a CUDA graph, and replayed from
-then on: one call of the driver in place of one for each kernel. For other arrays or sizes there is
-one graph whose nodes are given new arguments where these differ.
+then on: one call of the driver in place of one for each kernel. For other arrays or sizes nothing
+is recorded: kernels are nodes of a graph that are given new arguments where these differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 
 from lambent.backends.base import BackendError
 from lambent.backends.cuda.driver import (
-    Chain,
     Graph,
     Memory,
     Staged,
@@ -57,7 +56,6 @@ class Program:
         self._weights: tuple[Any, list[Memory]] = ((), [])
         self._arrays: dict[tuple[str, int], Memory] = {}
         self._graphs: dict[Any, Graph | None] = {}  # by arrays and sizes; None: seen once
-        self._chain: Chain | None = None  # for all others
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], weights: Sequence[Array],
@@ -115,13 +113,10 @@ class Program:
             self._graphs[key] = graph  # the last one used is the last to be forgotten
             graph.launch(stream)
             return
-        others = self._graphs and not captured(stream)  # the first run loads what it needs
-        launches = self._opened.launched(places, symbols) if others else None
-        if launches is None:
-            queue(stream)
+        if self._graphs and not captured(stream):
+            self._opened.patch(places, symbols, stream)
         else:
-            self._chain = self._chain or Chain(launches)
-            self._chain.launch(launches, stream)
+            queue(stream)  # the first run loads what it needs
         while len(self._graphs) >= GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         self._graphs.setdefault(key)

@@ -31,7 +31,7 @@ TYPES: dict[str, tuple[int, int, Any]] = {
 }
 """Its number of a dtype, of the arithmetic for it (float32 stays float32), and factors' type."""
 SCALES = {ctypes.c_float: 0, ctypes.c_double: 1}
-WAYS = 4  # of its suggestions for a product, how many are candidates
+WAYS = 6  # of its suggestions for a product, how many are candidates
 SPACE = 32 << 20  # bytes that it may use beside
 WIDEST = 256  # bytes: what it can make of an address that is a multiple of more
 TRANSPOSE, EPILOGUE, BIAS = (3, 4), 7, 8  # attributes of a product: of each factor; see its header

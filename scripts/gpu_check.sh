@@ -67,7 +67,7 @@ timed() { # name, seconds for each search, most seconds in all, rows (regular ex
 AGAINST=${AGAINST:-}
 if [[ " $groups " == *" tests "* ]]; then
   echo "== tests"
-  timeout 160 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
+  timeout 220 python3 -m pytest -q -m gpu -p no:cacheprovider -o filterwarnings=default \
     tests/backends/cuda --durations=5 >"$out/tests.txt" 2>&1
   tail -40 "$out/tests.txt" | cut -c1-600
 fi

@@ -60,8 +60,7 @@ class Worker:
         return self._time(self.library(path), job, self._operands(job, copies), inner, first)
 
     def close(self, path: str) -> None:
-        """Forget operands and a library's handle (its code stays mapped)."""
-        self._sets.clear()
+        """Forget a library's handle (its code stays mapped)."""
         self._libraries.pop(path, None)
 
     def _operands(self, job: Job, copies: int) -> list[list[Array]]:

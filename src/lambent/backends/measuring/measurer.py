@@ -26,7 +26,7 @@ from lambent.kernel.tile import Schedule, TileProgram
 
 Array = np.ndarray[Any, Any]
 _MEMORY = 1 << 30  # bytes of operand copies for timing with cold caches
-_LONG = 0.05  # seconds of a run that needs none before it, and few beside it
+_LONG = 0.01  # seconds of a turn that needs none before it, and few beside it
 _QUICK = 1e9  # bytes a second that a kernel moves at least for whose time caches matter
 
 
@@ -227,9 +227,9 @@ class Measurer:
         times: dict[int, list[float]] = {i: [] for i in jobs}
         guess = {i: max(first[i].seconds or 0.0, 1e-7) for i in jobs}
         lost: dict[int, Outcome] = {}
+        long: set[int] = set()
         for turn in range(repeats + 1 if repeats else 0):  # the first warms up, and sets counts
-            long = {i for i in jobs if guess[i] > _LONG and 2 * turn > repeats}
-            for i in [i for i in jobs if i not in lost and i not in long]:
+            for i in [i for i in jobs if i not in lost and (i not in long or 2 * turn <= repeats)]:
                 near = not cold or jobs[i].nbytes < _QUICK * guess[i]
                 copies = 1 if near else self._copies(jobs[i])
                 inner = max(copies, math.ceil(2e-3 / guess[i]))
@@ -242,8 +242,9 @@ class Measurer:
                     lost[i] = Outcome(error.status, message=str(error))
                     continue
                 times[i].append(ns / inner / 1e9)
+                long |= {i} if ns / 1e9 > _LONG else set()
                 guess[i] = max(times[i][-1], 1e-7)
-        return {i: lost.get(i) or _timed(first[i], times[i][guess[i] < _LONG :]) for i in jobs}
+        return {i: lost.get(i) or _timed(first[i], times[i][i not in long :]) for i in jobs}
 
     def _copies(self, job: Job) -> int:
         """Copies of the operands that no cache holds, as far as memory allows."""

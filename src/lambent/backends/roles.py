@@ -16,15 +16,17 @@ A role says what an axis does in the kernel's structure, whatever the kernel com
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
 from lambent.algebra.term import REDUCTIONS, Term, walk
+from lambent.graph import dim
 from lambent.graph.dim import Atom, Size, axes_in, axis, representative
 from lambent.graph.prove import substitute
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.rewrite import bound, factors, free_axes, split, steps, two_groups
-from lambent.kernel.tile import Schedule
+from lambent.kernel.tile import Schedule, index_axes
 
 ROLES: tuple[tuple[str, set[str]], ...] = (
     ("wide", {"wide"}),
@@ -44,6 +46,9 @@ ROLES: tuple[tuple[str, set[str]], ...] = (
 )
 """An axis has the first role all of whose marks it has. Marks say what the axis is to a reduction;
 bound: no output has it; near: it is contiguous; beside: the kernel has a contraction."""
+
+
+FEW = 4  # rows for which the other operand of a product is read but once
 
 
 class Structure:
@@ -108,6 +113,12 @@ class Structure:
                 return [*marks, ("contracted", t.axes)]
         return [("reduced", t.axes), ("row", t.free)]
 
+    @property
+    def narrow(self) -> bool:
+        """The kernel is a product with few rows, or few columns."""
+        both = (math.prod(self.sizes[i] for i in self.of(role)) for role in ("rows", "columns"))
+        return any(1 < size < FEW for size in both)
+
     def of(self, *roles: str) -> list[int]:
         """Axes of these roles, innermost in the outputs first."""
         found = [i for i, r in self.roles.items() if r in roles]
@@ -126,6 +137,20 @@ def one_whole(kernel: Kernel, first: Schedule, tile: int, most: int) -> list[Sch
     cut = {i: n for i, n in sizes.items() if tiles.get(i, n) < n}
     new = (tiles | dict.fromkeys(cut, tile) | {i: n} for i, n in cut.items() if n <= most)
     return [replace(first, tiles=tuple(sorted(each.items()))) for each in new]
+
+
+@lru_cache(1 << 14)
+def slope(size: Size, i: int) -> Size | None:
+    """The coefficient of axis i in an expression that is linear in it, else None."""
+    step, rest = dim.split(size, *dim.atoms_of(axis(i)))
+    return None if i in index_axes(step) | index_axes(rest) else step
+
+
+def later(index: Size, loops: Iterable[int], run: int, most: int) -> int:
+    """How far on an index is when `most` more places are read, `run` of them in a row and then by
+    a step of the first of the loops (innermost first) that moves it."""
+    steps = (s for i in loops if isinstance(s := slope(index, i), int) and s > 0)
+    return most // run * max(run, next(steps, 0)) or most
 
 
 def outermost_first(index: Size) -> list[int]:

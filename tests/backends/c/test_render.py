@@ -30,7 +30,8 @@ from lambent.backends.c.layout import Layout
 from lambent.backends.c.render import Renderer
 from lambent.backends.c.target import Target
 from lambent.backends.cpu.features import detect
-from lambent.graph.dim import Dim, evaluate, value
+from lambent.backends.roles import later
+from lambent.graph.dim import Dim, axis, evaluate, value
 from lambent.graph.dtypes import (
     DTYPES,
     DType,
@@ -569,7 +570,14 @@ def test_what_no_near_cache_holds_is_asked_for_some_way_ahead() -> None:
         replace(matmul(n, n, n, (32, 32, 64)), schedule=Schedule(**opts(ahead=1))) for n in sizes
     ]
     texts = [Renderer(p, "k", NATIVE).text() for p in programs]
-    assert ["__builtin_prefetch((const char *)" in text for text in texts] == [True, False]
+    assert ["__builtin_prefetch(" in text for text in texts] == [True, False]
+
+
+def test_of_rows_that_are_apart_whole_rows_are_skipped() -> None:
+    row, place = axis(0), axis(1)
+    assert later(192 * row + place, (0,), 32, 512) == 16 * 192
+    assert later(64 * row + place, (0,), 64, 512) == 512
+    assert later(4096 * row + place, (0,), 1024, 512) == 512
 
 
 def test_scratch_is_counted() -> None:

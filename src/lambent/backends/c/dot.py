@@ -17,11 +17,9 @@ from dataclasses import replace
 
 from lambent.backends.c.emit import Array, Emitter
 from lambent.backends.c.expr import kind, storage
-from lambent.backends.c.layout import slope
 from lambent.backends.c.write import Block, Spot, blocks, halves, tile_spot, write
+from lambent.backends.roles import FEW, slope
 from lambent.kernel.tile import Dot, Load, Map, Reduce, Ref, Value
-
-FEW = 4  # rows that do not pay for packing what they are multiplied with
 
 
 def summed(dot: Dot) -> Reduce:

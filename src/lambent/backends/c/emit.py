@@ -13,8 +13,9 @@ from functools import partial, partialmethod
 from typing import NamedTuple
 
 from lambent.backends.c.expr import Expr, literal, mapped, storage
-from lambent.backends.c.layout import Layout, slope
+from lambent.backends.c.layout import Layout
 from lambent.backends.c.prelude import CODES, STORAGE
+from lambent.backends.roles import later, slope
 from lambent.graph.dim import Atom, Size, terms_of
 from lambent.kernel.tile import Index, Lit, Load, Map, Reduce, Ref, Value, index_axes
 
@@ -270,16 +271,18 @@ class Emitter:
         self.line(f"v{t} {name} = 0; {each}")
         return Expr(name, t, True)
 
-    def _prefetch(self, v: Load, at: str, i: int) -> None:
+    def _prefetch(self, v: Load, at: str, i: int, lane: int) -> None:
         """Ask for what the next task along an axis will read in this place, in the last statement
-        that reads a buffer again; else for what lies some way on, where no near cache holds it."""
-        here, far = self.origin[i], f"(const char *)({at}) + {FAR}"
-        if v.buffer in self.again:
-            self.origin[i] = f"({here} + {self.layout.program.axes[i].tile})"
-            flat = self.size(self.layout.place(v).flat, self.scope.idx)
-            self.origin[i], far = here, f"{self.pointers[v.buffer]} + {flat}"
-        if v.buffer in self.again or self.layout.buffers[v.buffer].bytes >= NEAR:
-            self.line(f"__builtin_prefetch({far});")
+        that reads a buffer again; else for what is read later, where no near cache holds it."""
+        flat, many = self.layout.place(v).flat, FAR // v.dtype.itemsize
+        if again := v.buffer in self.again:
+            step = slope(flat, i)
+            far = 0 if step is None else step * self.layout.program.axes[i].tile
+        else:
+            loops = (j for scope in reversed(self.stack) for j in scope.binds if j != lane)
+            far = later(flat, loops, self.layout.count[lane], many)
+        if again or self.layout.buffers[v.buffer].bytes >= NEAR:
+            self.line(f"__builtin_prefetch({at} + {self.size(far)});")
 
     def _load(self, v: Load, lane: int | None) -> Expr:
         code, pointer, place = CODES[v.dtype.name], self.pointers[v.buffer], self.layout.place(v)
@@ -295,7 +298,7 @@ class Emitter:
             at, live = f"{pointer} + {self.size(place.flat, idx)}", f", {tail}" if tail else ""
             vector = f"{'ldt' if tail else 'ld'}_{code}({at}{live})"
             if self.step is not None:
-                self._prefetch(v, at, self.step)
+                self._prefetch(v, at, self.step, lane)
         elif lane is not None and lane not in index_axes(rest) and slope(last, lane) == 1:
             where = ", ".join(self.size(e, idx) for e in (rest, last, extent))
             vector = f"ldc_{code}({pointer} + {where})"

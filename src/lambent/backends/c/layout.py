@@ -11,14 +11,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from lambent.backends.c.target import Target
-from lambent.backends.roles import within
-from lambent.graph.dim import Size, atoms_of, axis, exact, representative, split, values_in
+from lambent.backends.roles import slope, within
+from lambent.graph.dim import Size, exact, representative, values_in
 from lambent.graph.prove import Prover, bounds
 from lambent.kernel import tile as ir
-from lambent.kernel.tile import index_axes, operands, statements, values
+from lambent.kernel.tile import operands, statements, values
 
 POWERS = tuple(1 << n for n in range(9))
 SLOW = {"exp2": 8.0, "log2": 10.0, "sin": 10.0, "mod": 12.0, "sqrt": 3.0, "recip": 3.0}
@@ -39,13 +38,6 @@ class Place:
     inside: bool
     border: tuple[Size, Size, Size] | None
     bare: tuple[Size, ...]
-
-
-@lru_cache(1 << 14)
-def slope(size: Size, i: int) -> Size | None:
-    """The coefficient of axis i in an expression that is linear in it, else None."""
-    step, rest = split(size, *atoms_of(axis(i)))
-    return None if i in index_axes(step) | index_axes(rest) else step
 
 
 class Layout:

@@ -13,8 +13,9 @@ from functools import partial, reduce
 
 from lambent.backends.c.emit import Array, Emitter, Local
 from lambent.backends.c.expr import BITS, Expr, kind, least, written
-from lambent.backends.c.layout import elementwise, slope
+from lambent.backends.c.layout import elementwise
 from lambent.backends.c.prelude import CODES, STORAGE
+from lambent.backends.roles import slope
 from lambent.graph.dim import axis
 from lambent.graph.prove import bounds
 from lambent.kernel.tile import Index, Load, Map, Reduce, Ref, Store, Value, axes_of, values

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lambent.backends.c.emit import NEAR
 from lambent.backends.cpu.features import detect
-from lambent.backends.roles import Structure
+from lambent.backends.roles import FEW, Structure
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.panels import dims
 from lambent.kernel.schedule import WHOLE, Moves
@@ -34,7 +34,6 @@ PANELS = (16, 24, 32, 64)
 STREAMS = 4  # panels that a task reads side by side
 LARGE = 8 << 20  # bytes of a buffer that no cache is taken to keep
 THREADS = 2  # what a first guess assumes of a machine
-FEW = 4  # rows for which the other operand is read but once
 WHOLE_LIMIT = 16384  # indices of an axis that may stay whole
 
 
@@ -65,8 +64,8 @@ def default_schedule(kernel: Kernel) -> Schedule:
         share(s.of(role), total)
         tiles.update((i, _even(s.sizes[i], tiles[i], step)) for i in s.of(role))
     tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))
-    few = any(1 < math.prod(s.sizes[i] for i in s.of(role)) < FEW for role in ("rows", "columns"))
-    tiles.update((i, min(s.most[i], FEW) if few else 1) for i in s.of("batch"))  # read as they lie
+    few = FEW if s.narrow else 1  # read as they lie
+    tiles.update((i, min(s.most[i], few)) for i in s.of("batch"))
     share(s.of("row"), max(1, min(16, 4096 // max(1, covered("reduced")))))
     lanes, kept = s.of("lane"), set(s.of("wide"))
     across = lanes and reduced and not s.near & s.bound  # it is reduced across the lanes
@@ -90,7 +89,8 @@ def default_schedule(kernel: Kernel) -> Schedule:
             tiles[i] = s.most[i]
             kept.add(i)
     first = _balanced(s, tiles, kept)
-    wished = {"panel": PANELS[0]} if panels else dict.fromkeys(_beyond(s) * (not s.contracts), 1)
+    beyond = _beyond(s) * (s.narrow or not s.contracts)
+    wished = {"panel": PANELS[0]} if panels else dict.fromkeys(beyond, 1)
     return replace(first, options=tuple(wished.items()))
 
 
@@ -125,7 +125,7 @@ def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
 
 def _beyond(s: Structure) -> list[str]:
     """The options for buffers that no near cache keeps; products read their operands in blocks."""
-    least, kernel = LARGE if s.contracts else NEAR, s.kernel
+    least, kernel = LARGE if s.contracts and not s.narrow else NEAR, s.kernel
     found = ["ahead"] if any(b.bytes >= least for b in kernel.inputs) else []
     return found + ["stream"] * any(o.buffer.bytes >= LARGE for o in kernel.outputs)
 

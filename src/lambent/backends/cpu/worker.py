@@ -14,7 +14,7 @@ import numpy as np
 
 from lambent.backends.cpu.library import aligned, open_library, pointers
 from lambent.backends.measuring.measurer import Job
-from lambent.backends.measuring.operands import Spec, draw
+from lambent.backends.measuring.operands import Spec, draw, places
 from lambent.backends.measuring.process import serve
 from lambent.graph.dtypes import DTYPES
 
@@ -69,11 +69,12 @@ class Worker:
             if sum(a.nbytes for sets in self._sets.values() for s in sets for a in s) > 1 << 29:
                 self._sets.clear()
             self._sets[key] = []
-        sets = self._sets[key]
-        while len(sets) < copies:
+        sets, specs = self._sets[key], (*job.outputs, *job.inputs)
+        *starts, size = places(specs)
+        for memory in aligned(max(0, copies - len(sets)) * size).reshape(-1, size):
             drawn = (draw(s, i, job.mode) for i, s in enumerate(job.inputs))
             known = sets[0] if sets else [*(0 for _ in job.outputs), *drawn]
-            sets.append([_view(aligned(s.nbytes), s) for s in (*job.outputs, *job.inputs)])
+            sets.append([_view(memory[at:], s) for at, s in zip(starts, specs, strict=True)])
             for array, value in zip(sets[-1], known, strict=True):
                 array[...] = value
         return sets[:copies]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,13 @@ class Spec:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def places(specs: Sequence[Spec]) -> list[int]:
+    """Where each array begins in one piece of memory, of which large pages are made, as programs
+    have theirs; and how long it is. Multiples of 64 bytes."""
+    ends = [*itertools.accumulate((-(-s.nbytes // 64) * 64 for s in specs), initial=0)]
+    return [*ends[:-1], max(64, ends[-1])]
 
 
 def shape_of(shape: Sequence[Size], symbols: Mapping[str, int]) -> tuple[int, ...]:

@@ -121,12 +121,12 @@ class _Cutter:
 
     def _repeating(self, sites: list[int]) -> list[int]:
         """Cuts at runs of equal pieces and where nothing crosses; where a piece is too large also
-        where least crosses inside of it."""
+        where least crosses inside of it, and where a run goes on that was cut there."""
         keys = [abstract(results, leaves)[0].key for leaves, results in self._pieces(sites)]
         starts = _runs(keys)
         out = [-1]
         for i, here in enumerate(sites[:-1]):
-            if here > out[-1] and (i in starts or not self.crossing[here]):
+            if here > out[-1] and (sites[starts.get(i, -1)] in out or not self.crossing[here]):
                 out.append(here)
             while self._size(out[-1], sites[i + 1]) > self.limit and here > out[-1]:
                 inside = [j for j in sites[1 : i + 1] if j > out[-1]]
@@ -139,20 +139,22 @@ def _base(n: Node) -> Node:
     return _base(n.srcs[0]) if n.op in VIEWS else n
 
 
-def _runs(keys: list[str], first: int = 0) -> set[int]:
-    """Where equal runs of pieces start and end: the most pieces, the shortest runs; then beside."""
-    best = (0, -1, 0)  # pieces, −period, −first
+def _runs(keys: list[str], first: int = 0) -> dict[int, int]:
+    """Where equal runs of pieces start and end: the most pieces, the shortest runs; then beside.
+    To each the place that must be cut, too: the start, or where one ends that is not whole, the
+    place a run before."""
+    best = (0, -1, 0, 0)  # pieces, −period, −first, end of what goes on
     for period in range(1, len(keys) // 2 + 1):
         run = 0
         for i in range(len(keys) - period):
             run = run + 1 if keys[i] == keys[i + period] else 0
             covered = (run // period + 1) * period if run >= period else 0
-            best = max(best, (covered, -period, run - i - 1))
-    covered, period, start = best[0], -best[1], -best[2]
+            best = max(best, (covered, -period, run - i - 1, i + period + 1))
+    covered, period, start, end = best[0], -best[1], -best[2], best[3]
     if not covered:
-        return set()
-    end = start + covered
-    inside = {first + i for i in range(start, end + 1, period)}
+        return {}
+    inside = {first + end: first + end - period}
+    inside |= {first + i: 0 for i in range(start, start + covered + 1, period)}
     return inside | _runs(keys[:start], first) | _runs(keys[end:], first + end)
 
 

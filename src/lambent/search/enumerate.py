@@ -133,7 +133,7 @@ class _Search:
     def _making(self, i: int) -> tuple[int, float]:
         """What is made on the way to stored value number i, itself included, and its own seconds:
         those of the body that is cut at every other."""
-        if i >= len(self.space.stored):
+        if i >= len(self.space.stored) or self.space.stored[i].output:  # outputs are made anyhow
             return 0, 0.0
         body = next(b for b in self.table[self.space.stored[i].cls].values() if b.basic)
         needed = reduce(int.__or__, (self.making(j)[0] for j in bits(body.leaves)), 1 << i)

@@ -77,6 +77,16 @@ def test_a_piece_that_is_too_large_is_cut_where_least_crosses():
     assert max(len(i.outputs) for i in instances) == 1
 
 
+def test_half_a_layer_behind_layers_that_are_cut_is_one_of_their_pieces():
+    x = matmul(t.input("x", (4, 3)), weight("w", 3, 3))
+    for i in range(7):
+        y = matmul(x, weight(f"{i}a", 3, 3))
+        y = operands.unary("sin", y) if i % 2 else recip(y * y + 1.0)
+        x = x + matmul(y, weight(f"{i}b", 3, 3))
+    end = recip(total("sum", x * x, 1) + 1.0)
+    assert len(check([end], limit=3)[1]) == 4  # what is before, two halves, what is behind
+
+
 def test_a_small_graph_is_one_segment():
     instances, segments = check([layer(t.input("x", (2, 4, 3)))])
     assert len(instances) == len(segments) == 1

@@ -12,8 +12,9 @@ from models import INT, F, info, model, node, theirs
 
 import lambent as lt
 from lambent.frontends.onnx.build import imported
+from lambent.frontends.onnx.errors import HostWarning
 from lambent.frontends.onnx.host import HOSTED
-from lambent.frontends.onnx.staged import HostWarning, staged
+from lambent.frontends.onnx.staged import staged
 
 R = np.random.default_rng(0)
 WEIGHT = R.standard_normal((4, 5)).astype(np.float32)
@@ -136,6 +137,36 @@ def test_a_long_line_is_sorted_by_the_host(largest: int) -> None:
         [info("x", [3000, 2])], [info("o", None), info("i", None, INT)], {"k": np.array([9])},
     )  # fmt: skip
     check(m, {"x": R.integers(0, 50, (3000, 2)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_a_long_running_sum_is_the_hosts(exclusive: int, reverse: int) -> None:
+    m = model(
+        [node("Exp", "x", "e"), node("CumSum", "e,a", "c", exclusive=exclusive, reverse=reverse),
+         node("Neg", "c", "o")],
+        [info("x", [2, 1500])], [info("o", None)], {"a": np.array(-1)},
+    )  # fmt: skip
+    check(m, {"x": R.standard_normal((2, 1500)).astype(np.float32) * np.float32(1e-2)})
+    with pytest.warns(HostWarning, match=r"CumSum_c.*pair.*compile_onnx"):
+        lt.from_onnx(m)
+
+
+@pytest.mark.parametrize("how", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_many_writes_are_the_hosts(op: str, how: str) -> None:
+    m = model(
+        [node("Exp", "x", "e"), node(op, "e,i,u", "s", reduction=how), node("Neg", "s", "o")],
+        [info("x", [1200, 2]), info("i", [1000, 2 if op == "ScatterElements" else 1], INT),
+         info("u", [1000, 2])],
+        [info("o", None)],
+    )  # fmt: skip
+    m.opset_import[0].version = 18
+    places = R.permutation(1200)[:1000] - 1200 * (how == "add")  # of the end, where below zero
+    i = np.stack([places] * (2 if op == "ScatterElements" else 1), -1)
+    arrays = {n: R.standard_normal(s).astype(np.float32) for n, s in
+              (("x", (1200, 2)), ("u", (1000, 2)))}  # fmt: skip
+    check(m, {**arrays, "i": i})
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

@@ -15,3 +15,7 @@ class NeedsValue(OnnxError):
     def __init__(self, message: str, inputs: Sequence[str]) -> None:
         super().__init__(message)
         self.inputs = tuple(inputs)
+
+
+class HostWarning(UserWarning):
+    """Parts of a model run on the host, or would be quicker there; it names nodes and cost."""

@@ -1,12 +1,14 @@
-"""Operators that the host runs, in NumPy: those whose results have sizes that depend on data.
+"""Operators that the host runs, in NumPy: what static graphs of twelve primitives say badly.
 
-Twelve primitives over static shapes cannot say them. A call stands beside the graph: its operands
-are values of it, and its results are inputs of what comes after (see `staged`). A size that only
-the data tells is a symbol from 0 to the most there can be.
+They cannot say results of sizes that depend on data. Sorts, running sums and writes to places that
+data tells they say by comparing all pairs: long ones are the host's. A call stands beside the
+graph: its operands are values of it, and its results are inputs of what comes after (see `staged`).
+A size that only the data tells is a symbol from 0 to the most there can be.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +17,8 @@ from typing import Any
 import numpy as np
 
 import lambent as lt
-from lambent.frontends.onnx.known import Value, as_tensor
+from lambent.frontends.onnx.errors import HostWarning
+from lambent.frontends.onnx.known import Known, Value, as_tensor, evaluated
 from lambent.frontends.onnx.node import At, one
 from lambent.frontends.onnx.read import Array
 from lambent.graph.dim import Dim, Size
@@ -24,7 +27,7 @@ from lambent.graph.prove import bounds
 from lambent.graph.tensor import Tensor
 
 LONG = 1024
-"""A TopK of lines longer than this is the host's: composed of primitives it compares all pairs."""
+"""Lines longer than this are the host's where as primitives they take the square of it."""
 
 MOST = 1 << 24
 """The largest size that a symbol for a count may have."""
@@ -81,6 +84,21 @@ def call(where: str, op: str, at: At, operands: Sequence[Value | None], number: 
         lt.input(f"{op} {number}.{i}", shape, dtype) for i, (shape, dtype) in enumerate(made)
     )
     return Call(where, hosted, at, tensors, results)
+
+
+def is_left(where: str, op: str, at: At, operands: Sequence[Value | None], may: bool) -> bool:
+    """Whether the host gets what primitives can say, but slowly; a warning where it `may` not."""
+    hosted = HOSTED.get(op)
+    if hosted is None or not hosted.always(at, operands):
+        return False
+    if not may:
+        warnings.warn(
+            f"{where}: as a graph it takes each pair of elements of a line; lambent.compile_onnx "
+            f"leaves it to the host, for {hosted.cost}",
+            HostWarning,
+            stacklevel=2,
+        )
+    return may
 
 
 def _symbol(name: str, most: int) -> Dim:
@@ -161,6 +179,66 @@ def _is_long(at: At, operands: Sequence[Value | None]) -> bool:
     return isinstance(x, Tensor) and bounds(x.shape[at["axis"]])[1] > LONG
 
 
+def _cumulated(at: At, x: Array, axis: Array) -> list[Array]:
+    a = int(axis.reshape(-1)[0])
+    x = np.flip(x, a) if at["reverse"] else x
+    out = np.cumsum(x, a, x.dtype)
+    if at["exclusive"]:
+        out = np.roll(out, 1, a)
+        np.moveaxis(out, a, 0)[0] = 0
+    return [np.flip(out, a) if at["reverse"] else out]
+
+
+def _cumulates_much(at: At, operands: Sequence[Value | None]) -> bool:
+    x, axis = operands[:2]
+    (known,) = evaluated([axis]) if axis is not None else (None,)
+    if not (isinstance(x, Tensor) and isinstance(known, Known)):
+        return False
+    return bounds(x.shape[int(one(known.array.tolist()))])[1] > LONG
+
+
+def _like(at: At, new: Any, x: Tensor, *more: Any) -> Results:
+    return [(x.shape, x.dtype)]
+
+
+WRITES: dict[str, Any] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum
+}  # fmt: skip
+
+
+def _written(at: At, x: Array, places: tuple[Array, ...], updates: Array) -> list[Array]:
+    out, how = x.copy(), at.get("reduction", "none")
+    if how == "none":
+        out[places] = updates
+    else:
+        WRITES[how].at(out, places, updates)
+    return [out]
+
+
+def _scattered(at: At, x: Array, indices: Array, updates: Array) -> list[Array]:
+    places: list[Array] = [*np.indices(indices.shape, sparse=True)]
+    places[at["axis"]] = indices
+    return _written(at, x, tuple(places), updates)
+
+
+def _scattered_nd(at: At, x: Array, indices: Array, updates: Array) -> list[Array]:
+    return _written(at, x, tuple(np.moveaxis(indices, -1, 0)), updates)
+
+
+def _writes_much(at: At, operands: Sequence[Value | None]) -> bool:
+    """Whether places times writes, of a line or of all, are more than of a long line."""
+    x, indices = operands[:2]
+    if not (isinstance(x, Tensor) and isinstance(indices, Tensor)):
+        return False
+    axis, dims = at.get("axis"), indices.shape[-1] if indices.ndim else 0
+    if axis is not None:
+        places, writes = x.shape[axis], indices.shape[axis]
+    else:
+        places = prod(x.shape[:dims]) if isinstance(dims, int) else prod(x.shape)
+        writes = prod(indices.shape[:-1])
+    return bounds(places)[1] * bounds(writes)[1] > LONG * LONG
+
+
 def _suppressed(
     at: At, boxes: Array, scores: Array, most: Array | None = None, overlap: Array | None = None,
     least: Array | None = None,
@@ -205,10 +283,15 @@ def _suppressed_shape(at: At, new: Any, boxes: Tensor, scores: Tensor, *more: An
 
 HOSTED: dict[str, Hosted] = {
     "Compress": Hosted(_compress, _compress_shape, "one pass"),
+    "CumSum": Hosted(_cumulated, _like, "one pass", _cumulates_much),
     "NonMaxSuppression": Hosted(
         _suppressed, _suppressed_shape, "a sort of each class, and a pass for each box that stays"
     ),
     "NonZero": Hosted(_nonzero, _nonzero_shape, "one pass"),
+    "ScatterElements": Hosted(
+        _scattered, _like, "a pass, and one over what is written", _writes_much
+    ),
+    "ScatterND": Hosted(_scattered_nd, _like, "a pass, and one over what is written", _writes_much),
     "TopK": Hosted(_top_k, _top_k_shape, "a sort of each line", _is_long),
     "Unique": Hosted(_unique, _unique_shape, "a sort"),
 }

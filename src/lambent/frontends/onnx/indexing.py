@@ -208,6 +208,7 @@ def _hot(x: Tensor, axis: int) -> Tensor:
 # ---- of known values alone -------------------------------------------------------------------
 
 
+_MANY = "more than 2²⁰ are the host's (`compile_onnx`)"
 _HOST = "where its values are known; else it is the host's (`compile_onnx`): sizes depend on data"
 
 
@@ -226,8 +227,8 @@ ROWS: dict[str, Row] = {
     "NonZero": Row(_nonzero, static=(0,), note=_HOST),
     "OneHot": Row(_one_hot, static=(1,), until=28),
     "Scatter": Row(_scatter_elements, since=9, note="n · m comparisons a line"),
-    "ScatterElements": Row(_scatter_elements, note="n · m comparisons a line"),
-    "ScatterND": Row(_scatter_nd, note="n · m comparisons"),
+    "ScatterElements": Row(_scatter_elements, note=f"n · m comparisons a line; {_MANY}"),
+    "ScatterND": Row(_scatter_nd, note=f"n · m comparisons; {_MANY}"),
     "TensorScatter": Row(_tensor_scatter, until=24),
     "TopK": Row(
         _top_k,

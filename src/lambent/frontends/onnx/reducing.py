@@ -152,7 +152,11 @@ def _det(x: Tensor) -> Tensor:
 
 
 ROWS: dict[str, Row] = {
-    "CumSum": Row(_cumulated, static=(1,), note="n² products a line"),
+    "CumSum": Row(
+        _cumulated,
+        static=(1,),
+        note="n² products a line; the host sums lines of more than 1024 (`compile_onnx`)",
+    ),
     "Det": of(_det, note="matrices up to 4 × 4"),
     "Einsum": Row(lambda at, *xs: lt.einsum(at["equation"], *xs)),
     "Gemm": Row(_gemm),

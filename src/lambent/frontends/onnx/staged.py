@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import lambent as lt
 from lambent.frontends.onnx.build import DimLike, imported
+from lambent.frontends.onnx.errors import HostWarning
 from lambent.frontends.onnx.host import Call
 from lambent.frontends.onnx.read import Array
 from lambent.graph.dim import Dim
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 Compile = Callable[[dict[str, Tensor], float], Program]
 """(outputs by name, share of the budget) → program."""
-
-
-class HostWarning(UserWarning):
-    """Operators that the host runs between programs; the message names them and what they cost."""
 
 
 def compile_onnx(
@@ -49,8 +46,9 @@ def compile_onnx(
     """Compile an ONNX model; call the result with its inputs by name, for its outputs by name.
 
     Operators whose results have sizes that depend on data (NonZero, NonMaxSuppression, Unique,
-    Compress) and TopK of long lines run on the host, in NumPy, with a `HostWarning`; the rest of
-    the graph is compiled, as one program before and one after each such step.
+    Compress), and TopK, CumSum and scatters of long lines, run on the host, in NumPy, with a
+    `HostWarning`; the rest of the graph is compiled, as one program before and one after each such
+    step.
 
     Args:
         source, dims, shapes, values: as of `from_onnx`.
@@ -75,7 +73,7 @@ def staged(outputs: dict[str, Tensor], calls: Sequence[Call], compile: Compile) 
         return compile(outputs, 1.0)
     told = "; ".join(f"{c.where}: {c.hosted.cost}" for c in calls)
     warnings.warn(
-        f"the host runs what a static graph cannot say, and the programs around it wait: {told}",
+        f"the host runs what a graph cannot say or says slowly, programs around it wait: {told}",
         HostWarning,
         stacklevel=3,
     )

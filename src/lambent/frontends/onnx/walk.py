@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambent.frontends.onnx.errors import NeedsValue, OnnxError
-from lambent.frontends.onnx.host import HOSTED, Call, call
+from lambent.frontends.onnx.host import HOSTED, Call, call, is_left
 from lambent.frontends.onnx.known import Known, Value, as_tensor, evaluated, foldable, known
 from lambent.frontends.onnx.node import (
     OLDEST,
@@ -164,7 +164,7 @@ class Build:
         if schema.max_input < VARIADIC:
             operands = [*operands, *[None] * (schema.max_input - len(operands))]
         try:
-            if row is None or (self.hosted(node) and HOSTED[node.op_type].always(at, operands)):
+            if row is None or is_left(where, node.op_type, at, operands, self.hosted(node)):
                 built: list[Value] = self.call(node, where, at, operands)
             else:
                 built = _built(row, at, operands)

@@ -51,16 +51,16 @@ def default_schedule(kernel: Kernel) -> Schedule:
     def covered(*roles: str) -> int:
         return math.prod(min(tiles[i], s.sizes[i]) for i in s.of(*roles))
 
-    tiles.update((i, min(s.most[i], 64)) for i in s.of("streamed"))
+    tiles.update((i, min(s.most[i], 128)) for i in s.of("streamed"))
     while math.prod(tiles.values()) > 4096:
         widest = max(tiles, key=lambda i: (tiles[i], -i))
         tiles[widest] = -(-tiles[widest] // 2)
     share(sorted(s.of("contracted"), key=lambda i: (s.sizes[i], i)), 512)
-    inside = s.of("streamed", "reduced")
+    most = 48 if s.of("streamed") else 64 if s.of("reduced") else 96
     reduced = [i for i in s.of("reduced") if i not in s.apart]
     tiles.update((i, s.most[i]) for i in s.apart)
     share(reduced, 8192)
-    for role, total, step in (("columns", 128, 16), ("rows", 64 if inside else 96, 6)):
+    for role, total, step in (("columns", 128, 16), ("rows", most, 6)):
         share(s.of(role), total)
         tiles.update((i, _even(s.sizes[i], tiles[i], step)) for i in s.of(role))
     tiles.update((i, min(s.most[i], 1024)) for i in s.of("wide"))

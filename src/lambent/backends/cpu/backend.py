@@ -16,10 +16,11 @@ from lambent.backends.cpu.schedule import default_schedule, moves
 from lambent.backends.libraries import blas
 from lambent.backends.measuring.measurer import Batch, Measurer
 from lambent.backends.measuring.model import likely
-from lambent.backends.roles import one_whole
+from lambent.backends.roles import Structure, one_whole
 from lambent.kernel.kernel import Kernel
 from lambent.kernel.tile import Schedule, TileProgram
 
+PACKED = (("pack_a", 1), ("pack_b", 1))
 STACK = 4 << 20  # bytes of tiles: half of the stack of a main thread, where the caller works too
 
 
@@ -99,8 +100,9 @@ class CpuBackend:
     def guesses(self, kernel: Kernel) -> list[Schedule]:
         first = default_schedule(kernel)
         able = blas.available() and blas.product(kernel) is not None
-        found = [first, replace(first, options=(("library", 1),))] if able else [first]
-        return [*one_whole(kernel, first, 32, 2048), *found]
+        packs = PACKED * (not first.options and Structure(kernel).contracts)
+        others = [replace(first, options=o) for o in (packs, (("library", 1),) * able) if o]
+        return [*one_whole(kernel, first, 32, 2048), first, *others]
 
     def source(self, program: TileProgram) -> str:
         return self.renderer.render(program, "kernel")

@@ -56,7 +56,7 @@ def default_schedule(kernel: Kernel) -> Schedule:
         widest = max(tiles, key=lambda i: (tiles[i], -i))
         tiles[widest] = -(-tiles[widest] // 2)
     share(sorted(s.of("contracted"), key=lambda i: (s.sizes[i], i)), 512)
-    most = 48 if s.of("streamed") else 64 if s.of("reduced") else 96
+    most = 48 if s.of("streamed") else 64 if s.of("reduced") else 128
     reduced = [i for i in s.of("reduced") if i not in s.apart]
     tiles.update((i, s.most[i]) for i in s.apart)
     share(reduced, 8192)
@@ -112,7 +112,7 @@ def _balanced(s: Structure, tiles: dict[int, int], kept: set[int]) -> Schedule:
     def tasks(axes: tuple[int, ...]) -> int:
         return math.prod(-(-s.sizes[i] // tiles.get(i, 1)) for i in axes)
 
-    wanted = 4 * THREADS if math.prod(s.sizes.values()) > 1 << 16 else 1
+    wanted = 2 * THREADS if math.prod(s.sizes.values()) > 1 << 16 else 1
     while tasks(s.order) < wanted:
         tall = [i for i in s.order if i not in kept and tile(i) > least.get(s.roles[i], 1)]
         if not tall:

@@ -4,7 +4,8 @@
 
 prints how long each takes through lambent, PyTorch's eager mode and its own torch.compile. With
 `--dynamic` it runs `torch.compile(…, dynamic=True)` at twenty sizes (lengths of MiniLM, pictures of
-EfficientNet) and prints how often a graph was compiled: once, or it fails.
+EfficientNet) and prints how often a graph was compiled: once, or it fails; and how long PyTorch's
+own torch.compile(dynamic=True) takes for all sizes together.
 """
 
 from __future__ import annotations
@@ -255,6 +256,23 @@ def _resize(name: str, budget: float) -> None:
         f"{max(seconds[1:]):.2f} s"
     )
     assert graphs == 1, f"{graphs} graphs"
+    peer = torch.compile(model, dynamic=True)
+    times: dict[Any, list[float]] = {compiled: [], peer: []}
+    for size in sizes:
+        arguments = arguments_at(size)
+        for call, took in times.items():
+            took.append(min(_seconds(call, arguments) for _ in range(4)))
+    ours, theirs = (sum(took) for took in times.values())
+    print(
+        f"  all sizes once: {ours * 1e3:.1f} ms, torch.compile(dynamic=True) {theirs / ours:.2f} "
+        "of lambent's"
+    )
+
+
+def _seconds(call: Callable[..., Any], arguments: Arguments) -> float:
+    start = time.perf_counter()
+    call(**arguments)
+    return time.perf_counter() - start
 
 
 def _compare(name: str, budget: float, rounds: int) -> None:

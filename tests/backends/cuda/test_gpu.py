@@ -5,6 +5,8 @@ Run by `scripts/gpu_check.sh`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +209,25 @@ def test_a_program_is_saved_and_loaded(program: Any, tmp_path: Path) -> None:
     program.save(tmp_path / "program")
     given = arrays(50)
     np.testing.assert_array_equal(lt.load(tmp_path / "program")(**given), program(**given))
+
+
+ALONE = """
+import sys
+sys.modules["triton"] = sys.modules["egglog"] = sys.modules["torch"] = None
+import numpy as np
+import lambent as lt
+program, given, found = sys.argv[1:]
+np.save(found, lt.load(program)(**np.load(given)))
+"""
+
+
+def test_a_saved_program_needs_neither_triton_nor_egglog(program: Any, tmp_path: Path) -> None:
+    """Nor PyTorch: its code is in the file."""
+    given, files = arrays(60), [str(tmp_path / n) for n in ("program", "given.npz", "found.npy")]
+    program.save(files[0])
+    np.savez(files[1], **given)
+    subprocess.run([sys.executable, "-c", ALONE, *files], check=True)
+    np.testing.assert_array_equal(np.load(files[2]), program(**given))
 
 
 def test_it_runs_on_the_callers_stream(program: Any) -> None:

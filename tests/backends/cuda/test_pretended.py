@@ -120,6 +120,7 @@ def test_a_program_runs_from_and_to_the_host(pretended: Pretended) -> None:
         y = np.zeros((n, 50), np.float32)
         ran.run([x], [y], weights, [n], 0)
         np.testing.assert_allclose(y, x @ weights[0], rtol=1e-4, atol=1e-5)
+    assert all(isinstance(held, driver.Staged) for held in ran._arrays.values())
     with pytest.raises(BackendError, match="compiled for sm_80, this GPU is sm_90"):
         library.Program(data, ["sm_80"])
 
@@ -222,7 +223,10 @@ def test_errors_name_the_call(pretended: Pretended) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_the_backend_compiles_and_assembles(pretended: Pretended) -> None:
+def test_the_backend_compiles_and_assembles(
+    pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_backend, "COMPILE_LIMIT", 120.0)  # of a busy machine
     backend = cuda_backend.CudaBackend()
     try:
         assert backend.device_key().startswith("cuda pretended sm_90 driver=")
@@ -231,7 +235,8 @@ def test_the_backend_compiles_and_assembles(pretended: Pretended) -> None:
         batch = backend.compile([good, program()])
         assert batch.path is not None and not batch.failed
         opened = image.Opened(batch.path.read_bytes())
-        assert [row.tasks for row in opened.launches] == [2, 1]
+        assert [row.tasks for row in opened.launches][:2] == [2, 1]
+        assert {*batch.plain.values()} == {*range(2, len(opened.launches))}  # their witnesses
         names = ("y", "x", "x2")
         places = {"y": Place("output", 0), "x": Place("input", 0), "x2": Place("input", 1)}
         step = Step(program(), names)

@@ -16,6 +16,7 @@ from lambent.kernel.tile import (
     Stmt,
     TileProgram,
     Value,
+    axes_of,
     operands,
     statements,
     values,
@@ -37,26 +38,43 @@ def narrowed(v: Dot, lets: Mapping[str, Value]) -> Dot:
     return replace(v, a=a, b=b) if narrow and alike else v
 
 
-def mixed(program: TileProgram) -> frozenset[Load]:
-    """Loads of which an operand of a product is computed.
+def apart(program: TileProgram) -> tuple[frozenset[Load], dict[Load, Load]]:
+    """Loads that the copy engine must not bring, and pairs that it brings both or neither of.
 
-    In such a loop the engine may be ahead of what still reads: Triton 3.6 waits for too few of the
-    products whose first factor is in registers. Where a product stands between them it waits.
+    In a loop whose first factors are in registers, Triton 3.6 waits for too few products before it
+    lets the engine overwrite what they read: where a factor is computed, or read elsewhere too.
+    It waits where a product stands between, and needs not where a factor is that of all turns.
     """
+    never, pairs = set[Load](), dict[Load, Load]()
     every = list(statements(program.body))
     lets = {s.name: s.value for s in every if isinstance(s, Let)}
-    found: set[Load] = set()
-    for dot in (v for s in every for top in operands(s) for v in values(top)):
-        for x in (dot.a, dot.b) if isinstance(dot, Dot) else ():
-            parts, names = list(values(x)), set[str]()
-            for p in parts:  # grows by what names stand for
-                if isinstance(p, Ref) and p.name in lets and p.name not in names:
-                    names.add(p.name)
-                    parts += values(lets[p.name])
-            computed = any(isinstance(p, Map) and p.op != "cast" for p in parts)
-            if computed and not any(isinstance(p, Dot) for p in parts):
-                found.update(p for p in parts if isinstance(p, Load))
-    return frozenset(found)
+    tops = [top for s in every for top in operands(s)]
+    shown = [v for top in tops for v in values(top)]
+    dots = [narrowed(v, lets) for v in shown if isinstance(v, Dot)]
+    factors = [x for dot in dots for x in (dot.a, dot.b) if isinstance(x, Load)]
+    elsewhere = {v for v in shown if isinstance(v, Load) and shown.count(v) > factors.count(v)}
+    for loop in (s for s in every if isinstance(s, For) and not s.parallel):
+        inside = {v for s in loop.body for top in operands(s) for v in values(top)}
+        for dot in (narrowed(v, lets) for v in inside if isinstance(v, Dot)):
+            parts = [_parts(x, lets) for x in (dot.a, dot.b) if loop.axis in axes_of(x)]
+            loads = [[p for p in part if isinstance(p, Load)] for part in parts]
+            if any(isinstance(p, Dot) for part in parts for p in part):
+                continue
+            if not all(len(part) == 1 and part[0] not in elsewhere for part in parts):
+                never.update(*loads)
+            elif len(parts) == 2 and all(loads):
+                pairs |= {loads[0][0]: loads[1][0], loads[1][0]: loads[0][0]}
+    return frozenset(never), pairs
+
+
+def _parts(x: Value, lets: Mapping[str, Value]) -> list[Value]:
+    """All that a value is made of, through names."""
+    parts, names = list(values(x)), set[str]()
+    for p in parts:  # which grows
+        if isinstance(p, Ref) and p.name in lets and p.name not in names:
+            names.add(p.name)
+            parts += values(lets[p.name])
+    return parts
 
 
 def plain(body: Iterable[Stmt]) -> bool:

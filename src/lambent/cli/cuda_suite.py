@@ -92,7 +92,10 @@ def _arrays(work: Work) -> Tensors:
         arrays[name] = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
         if name in work.weights:
             arrays[name] *= shape[-1] ** -0.5
-    return arrays | {n: to_torch(a).cuda() for n, a in work.given().items()}
+    arrays |= {n: to_torch(a).cuda() for n, a in work.given().items()}
+    with torch.no_grad():
+        work.ready(arrays)
+    return arrays
 
 
 def to_torch(a: Array) -> Any:

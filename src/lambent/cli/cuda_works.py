@@ -22,7 +22,8 @@ class Work:
     build: from lambent's inputs to the output, or a dict whose first entry is checked; naive: the
     same with PyTorch, in any dtype; peers: by name, what a PyTorch user would pick instead.
     weights: inputs that are drawn with a variance of 1 / their last dim; given: makes the other
-    inputs; donate and tf32: as `compile` wants them.
+    inputs; donate and tf32: as `compile` wants them; ready: makes arrays on the device what the
+    work begins with.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Work:
     given: Callable[[], Arrays] = dict
     donate: Callable[[], dict[str, str]] = dict
     tf32: bool = False
+    ready: Callable[[dict[str, Any]], None] = lambda arrays: None
 
     def options(self) -> dict[str, Any]:
         """What `compile` is told beside."""

@@ -96,6 +96,20 @@ def test_it_computes_what_the_kernel_means(name: str, pretended: Any) -> None:
     assert pretended.used == [2, 2]
 
 
+def test_float32_is_rounded_only_where_it_may_be(pretended: Any) -> None:
+    for dtype, exact, arithmetic in (("float32", True, 68), ("tf32", False, 77)):
+        found = cublaslt.routine(k.matmul(), exact=exact)
+        assert found is not None
+        assert (found.dtype, cublaslt.TYPES[found.dtype][1]) == (dtype, arithmetic)
+    kernel = k.matmul()
+    x, w = (draw(one, i) for i, one in enumerate(input_specs(kernel, {})))
+    out = np.zeros((37, 50), np.float32)
+    cublaslt.Calls(0).run(found, [a.ctypes.data for a in (out, x, w)], {}, 0)
+    np.testing.assert_allclose(out, x @ w, rtol=1e-4, atol=1e-4)
+    found = cublaslt.routine(k.batched(bfloat16), exact=False)
+    assert found is not None and found.dtype == "bfloat16"
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_kernels_are_refused(name: str, pretended: Any) -> None:
     assert cublaslt.routine(REFUSED[name]()) is None

@@ -118,10 +118,10 @@ class CudaBackend:
         """Very many seconds for what is refused once it is compiled."""
         moved, sums = schedule.held(program)
         fits = moved <= self._shared and sums <= MOST
-        return likely(program, rates) if fits or _called(program) else 1e3
+        return likely(program, rates) if fits or _called(program, self._exact) else 1e3
 
     def source(self, program: TileProgram) -> str:
-        return _text(_called(program) or render(program, exact=self._exact))
+        return _text(_called(program, self._exact) or render(program, exact=self._exact))
 
     def compile(self, programs: Sequence[TileProgram]) -> Batch:
         """Candidates that cannot be rendered or compiled are kept as failed, with the reason."""
@@ -150,7 +150,7 @@ class CudaBackend:
     def _one(self, program: TileProgram) -> Built | Outcome:
         gpu, options = self._gpu, schedule.compiler_options(program.schedule)
         try:
-            if routine := _called(program):
+            if routine := _called(program, self._exact):
                 return (routine,)
             rendered = render(program, exact=self._exact)
         except REFUSED as error:
@@ -166,9 +166,7 @@ class CudaBackend:
             status = error.status if error.status == "timeout" else "compile"
             return Outcome(status, message=str(error))
         if code.shared > self._shared:
-            text = (
-                f"{code.shared} bytes of shared memory, a block of this device has {self._shared}"
-            )
+            text = f"{code.shared} bytes of shared memory, a block here has {self._shared}"
             return Outcome("resources", message=text)
         return rendered, code
 
@@ -202,14 +200,14 @@ class CudaBackend:
         self._compilers.close()
 
 
-def _called(program: TileProgram) -> cublaslt.Routine | None:
+def _called(program: TileProgram, exact: bool) -> cublaslt.Routine | None:
     """The library's routine that a schedule asks for.
 
     Raises:
         ValueError: there is none.
     """
     way = dict(program.schedule.options).get("library")
-    found = cublaslt.routine(program.kernel, way) if way else None
+    found = cublaslt.routine(program.kernel, way, exact) if way else None
     if way and found is None:
         raise ValueError("no library routine computes this kernel")
     return found

@@ -74,7 +74,7 @@ SQUARES: tuple[Guess, ...] = tuple(
         (128, 256, 8, 4, ()),
     )
 )  # fmt: skip
-"""The same for products of matrices."""
+"""The same for products of matrices, of 2 bytes an element."""
 WARP = 32
 THIN = 16  # rows or columns; a product with no more of them waits for the other operand's bytes
 STREAMS: tuple[Guess, ...] = tuple(
@@ -132,7 +132,9 @@ def guesses(kernel: Kernel, capability: int, processors: int = 108) -> list[Sche
     elif s.of("row") and s.of("reduced"):
         known = ROWS
     wishes = [w for w in map(dict, known) if capability >= HOPPER or not w.keys() & COPIES.keys()]
-    wishes = [{n: x * processors if n == "persistent" else x for n, x in w.items()} for w in wishes]
+    narrow = min((b.dtype.itemsize for b in kernel.inputs), default=2)
+    times = {"persistent": processors, "contracted": 2 / narrow if known is SQUARES else 1}
+    wishes = [{n: int(x * times.get(n, 1)) for n, x in w.items()} for w in wishes]
     found = list(dict.fromkeys(_guess(s, w) for w in [*wishes, {}]))
     return sorted(found, key=lambda one: s.contracts and _tasks(s, one) < BUSY * processors)
 

@@ -28,8 +28,10 @@ TYPES: dict[str, tuple[int, int, Any]] = {
     "float16": (2, 68, ctypes.c_float),
     "float32": (0, 68, ctypes.c_float),
     "float64": (1, 70, ctypes.c_double),
+    "tf32": (0, 77, ctypes.c_float),
 }
-"""Its number of a dtype, of the arithmetic for it (float32 stays float32), and factors' type."""
+"""Its number of a dtype, of the arithmetic for it (float32 stays float32), and factors' type; and
+of float32 whose factors may be rounded to TF32."""
 SCALES = {ctypes.c_float: 0, ctypes.c_double: 1}
 WAYS = 6  # of its suggestions for a product, how many are candidates
 SPACE = 32 << 20  # bytes that it may use beside
@@ -75,8 +77,11 @@ def read(data: Mapping[str, Any]) -> Routine:
     return Routine(**{**data, "operands": tuple(Operand(**o) for o in data["operands"])})
 
 
-def routine(kernel: Kernel, way: int = 1) -> Routine | None:
-    """The call that computes the kernel; None where none does."""
+def routine(kernel: Kernel, way: int = 1, exact: bool = True) -> Routine | None:
+    """The call that computes the kernel; None where none does.
+
+    exact: float32 factors are not rounded.
+    """
     found = gemm.product(kernel, TYPES, plus=True)
     loops = [r for r in found.loops if r.extent != 1] if found else []
     if found is None or len(loops) > 1:
@@ -112,7 +117,8 @@ def routine(kernel: Kernel, way: int = 1) -> Routine | None:
         if not near or (row and loops) or not (row or prover.ge0(m.plus - n.extent)):
             return None
         operands.append(result(buffers[2], found.start[3], m.plus, each.plus))
-    return Routine(way, found.dtype, found.alpha, text(each.extent), tuple(operands), row)
+    dtype = "tf32" if found.dtype == "float32" and not exact else found.dtype
+    return Routine(way, dtype, found.alpha, text(each.extent), tuple(operands), row)
 
 
 # ---- the library itself --------------------------------------------------------------------------
@@ -194,7 +200,7 @@ class Calls:
         self, r: Routine, pointers: Sequence[int], symbols: Mapping[str, int], stream: int
     ) -> None:
         """`pointers`: of the kernel's buffers, outputs first."""
-        size = DTYPES[r.dtype].itemsize
+        size = DTYPES["float32" if r.dtype == "tf32" else r.dtype].itemsize
         places = [pointers[o.buffer] + size * number(o.start, symbols) for o in r.operands]
         key = r, tuple(symbols.items()), tuple(p % WIDEST for p in places)
         if key not in self._ready:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
 from lambent.backends.base import kernel_symbols
-from lambent.backends.products import mixed, multiplies, narrowed, plain
+from lambent.backends.products import apart, multiplies, narrowed, plain
 from lambent.backends.triton.blocks import LARGEST, SMALL, Blocks, symbol_name
 from lambent.backends.triton.grid import grid, grouped, products_first, trips
 from lambent.backends.triton.maps import (
@@ -122,7 +122,7 @@ class _Renderer:
         self.rows: frozenset[int] = frozenset()
         self.lets: dict[str, Value] = {}
         self.largest = 1
-        self.mixed = mixed(program)
+        self.never, self.pairs = apart(program)
 
     def fresh(self, name: str, suffix: str = "") -> str:
         """The name, or one like it that nothing else has."""
@@ -386,7 +386,9 @@ class _Renderer:
             if key in scope.loads:
                 return scope.loads[key]
         scope, buffer = self.scopes[at], self.buffers[v.buffer]
-        w = None if v in self.mixed else self.window(buffer, v.index)
+        pair = self.pairs.get(v, v)
+        other = self.window(self.buffers[pair.buffer], pair.index)
+        w = self.window(buffer, v.index) if other and v not in self.never else None
         if w is not None:
             return self.copied(v, w, scope)
         offset, needed = self.blocks.place(buffer, v.index, False)

@@ -56,6 +56,7 @@ def default_schedule(kernel: Kernel) -> Schedule:
         widest = max(tiles, key=lambda i: (tiles[i], -i))
         tiles[widest] = -(-tiles[widest] // 2)
     share(sorted(s.of("contracted"), key=lambda i: (s.sizes[i], i)), 512)
+    tiles.update((i, _even(s.sizes[i], tiles[i], 1)) for i in s.of("contracted"))
     most = 48 if s.of("streamed") else 64 if s.of("reduced") else 128
     reduced = [i for i in s.of("reduced") if i not in s.apart]
     tiles.update((i, s.most[i]) for i in s.apart)

@@ -163,7 +163,7 @@ def bench(
         against = "torch" if talks else "torch,torch.compile"
     peers = tuple(name.strip() for name in against.split(",") if name.strip())
     device = suite or device
-    budget = (100.0 if talks else 60.0) if budget is None else budget
+    budget = (130.0 if talks else 60.0) if budget is None else budget
     settings = Settings(peers, threads, budget, device)
     if talks:
         from lambent.cli.bench_talk import bench as bench_talk
@@ -190,7 +190,7 @@ class Talking:
     stop: Annotated[
         list[str] | None, typer.Option(help="End before this text; may be repeated.")
     ] = None
-    budget: Budget = 100.0
+    budget: Budget = 130.0
     device: Device = "cpu"
     fresh: Annotated[bool, typer.Option(help="Search even if a program is cached.")] = False
     json: Json = False

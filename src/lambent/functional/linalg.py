@@ -59,8 +59,16 @@ def rmatmul(x: Tensor, y: TensorLike) -> Tensor:
 
 
 def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
-    """x Wᵀ + b with the weight as (out, in), as PyTorch keeps it: `matmul(x, W.mT) + b`."""
-    y = matmul(x, mT(as_tensor(weight)))
+    """x Wᵀ + b with the weight as (out, in), as PyTorch keeps it: `matmul(x, W.mT) + b`.
+
+    Written as `sum(x[…, 1, k] · W)`, so that the gradient by W lies as W does.
+    """
+    a, w = promoted(x, weight)
+    if a.ndim == 0 or w.ndim != 2 or a.shape[-1] != w.shape[1]:
+        y = matmul(x, mT(as_tensor(weight)))  # which says what is wrong
+    else:
+        product = unsqueeze(a, -2) * w
+        y = _contract(product, product.ndim - 1)
     return y if bias is None else y + bias
 
 

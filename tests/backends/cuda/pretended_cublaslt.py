@@ -63,6 +63,42 @@ class Pretended:
         flat: Any = np.frombuffer(raw, dtype)
         return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), steps)
 
+    def cublasCreate_v2(self, handle: Any) -> int:
+        return self._create(handle)
+
+    def cublasSetMathMode(self, handle: Any, mode: Any) -> int:
+        assert mode.value == cublaslt.WIDE_MATH
+        return 0
+
+    def cublasSetStream_v2(self, *given: Any) -> int:
+        return 0
+
+    cublasSetWorkspace_v2 = cublasSetStream_v2
+
+    def cublasGemmEx(self, handle: Any, *given: Any) -> int:
+        turned, (m, n, k) = given[:2], (x.value for x in given[2:5])
+        alpha, *places, beta = given[5], given[6:9], given[9:12], given[12]
+        assert beta._obj.value == 0 and given[13:16][1].value == places[0][1].value
+        shapes = ((m, k), (k, n))
+        factors = []
+        for (place, kind, apart), turn, shape in zip(places, turned, shapes, strict=True):
+            stored = shape[::-1] if turn.value else shape
+            x = self._columns(place, kind, apart, stored).astype(np.float64)
+            factors.append(x.T if turn.value else x)
+        out = self._columns(*given[13:16], (m, n))
+        out[...] = (alpha._obj.value * (factors[0] @ factors[1])).astype(out.dtype)
+        self.used.append(cublaslt.OWN)
+        return 0
+
+    def _columns(self, place: Any, kind: Any, apart: Any, shape: tuple[int, int]) -> Array:
+        """[rows, columns], on the memory itself."""
+        dtype, (rows, columns) = KINDS[kind.value], shape
+        elements = (columns - 1) * apart.value + rows
+        raw = (ctypes.c_uint8 * (elements * dtype.itemsize)).from_address(place.value)
+        flat: Any = np.frombuffer(raw, dtype)
+        steps = [dtype.itemsize, dtype.itemsize * apart.value]
+        return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
     def cublasLtMatmul(self, handle: Any, product: Any, *given: Any) -> int:
         alpha, b, kind_b, a, kind_a, beta, plus, kind_plus, out, kind_out, algorithm = given[:11]
         told = self.made[product.value]

@@ -55,6 +55,7 @@ TAKEN: dict[str, Callable[[], Kernel]] = {
     "matrices are added": lambda: plus(0, 1, 2, batch=3),
     "one matrix is added to each": lambda: plus(1, 2, batch=3),
 }  # fmt: skip
+BATCHED = ("bfloat16", "float16", "float64")
 REFUSED: dict[str, Callable[[], Kernel]] = {
     "a column is added": lambda: plus(1),
     "a row is added to each": lambda: plus(2, batch=3),
@@ -67,8 +68,8 @@ REFUSED: dict[str, Callable[[], Kernel]] = {
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = pretended_cublaslt.Pretended()
-    monkeypatch.setattr(cublaslt, "api", lambda: found)
-    monkeypatch.setattr(cublaslt, "path", lambda: "here")
+    monkeypatch.setattr(cublaslt, "api", lambda name="": found)
+    monkeypatch.setattr(cublaslt, "path", lambda name="": "here")
     gpu = Pretended()
     monkeypatch.setattr(driver, "api", lambda: gpu)
     driver.device.cache_clear()
@@ -76,10 +77,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Any:
     driver.device.cache_clear()
 
 
+@pytest.mark.parametrize("way", [2, cublaslt.OWN])
 @pytest.mark.parametrize("name", TAKEN)
-def test_it_computes_what_the_kernel_means(name: str, pretended: Any) -> None:
+def test_it_computes_what_the_kernel_means(name: str, way: int, pretended: Any) -> None:
     kernel = TAKEN[name]()
-    found = cublaslt.routine(kernel, 2)
+    found = cublaslt.routine(kernel, way)
+    if way == cublaslt.OWN and (len(kernel.inputs) > 2 or name in BATCHED):
+        assert found is None and cublaslt.OWN not in cublaslt.ways(kernel)
+        return
     assert found is not None
     assert cublaslt.read(json.loads(json.dumps(asdict(found)))) == found
     given = [draw(one, i) for i, one in enumerate(input_specs(kernel, SIZES))]
@@ -93,7 +98,7 @@ def test_it_computes_what_the_kernel_means(name: str, pretended: Any) -> None:
     wide = [np.asarray(x, np.float64) for x in (out, want[o.name])]
     near = 1e-2 if o.dtype.itemsize == 2 else 1e-5
     np.testing.assert_allclose(*wide, rtol=near, atol=near)
-    assert pretended.used == [2, 2]
+    assert pretended.used == [way, way]
 
 
 def test_float32_is_rounded_only_where_it_may_be(pretended: Any) -> None:
@@ -120,12 +125,12 @@ def test_it_takes_part_where_it_is_installed(
     pretended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = k.matmul()
-    assert list(cublaslt.ways(kernel)) == [1, 2, 3, 4, 5, 6]
+    assert list(cublaslt.ways(kernel)) == [1, 2, 3, 4, 5, 6, 7]
     assert cublaslt.version() == "cublaslt=130100"
     monkeypatch.setenv("LAMBENT_LIBRARIES", "0")
     assert (list(cublaslt.ways(kernel)), cublaslt.version()) == ([], "no-cublaslt")
     monkeypatch.delenv("LAMBENT_LIBRARIES")
-    monkeypatch.setattr(cublaslt, "path", lambda: None)
+    monkeypatch.setattr(cublaslt, "path", lambda name="": None)
     assert (list(cublaslt.ways(kernel)), cublaslt.version()) == ([], "no-cublaslt")
 
 
@@ -157,7 +162,7 @@ def test_a_program_calls_it(pretended: Any, monkeypatch: pytest.MonkeyPatch) -> 
     ran.run([x, w], [y], [], [23], 0)
     np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-5)
 
-    def missing() -> Any:
+    def missing(name: str = "") -> Any:
         raise BackendError(cublaslt.EXTRA)
 
     monkeypatch.setattr(cublaslt, "api", missing)

@@ -70,8 +70,8 @@ class Opened:
         end = 8 + int.from_bytes(data[:8], "little")
         self.header: dict[str, Any] = json.loads(data[8:end])
         self.launches = [_read(row) for row in self.header["launches"]]
-        if any(step.routine for step in self.launches):
-            cublaslt.api()
+        for way in {step.routine.way for step in self.launches if step.routine}:
+            cublaslt.api("cublas" if way == cublaslt.OWN else "cublasLt")
         self._codes: list[Code] = []
         for row in self.header["codes"]:
             start, end = end, end + row["image"]

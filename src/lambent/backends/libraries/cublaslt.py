@@ -1,6 +1,7 @@
 """cuBLASLt, which the package nvidia-cublas brings: a schedule of plain matrix products.
 
-It multiplies, scales, and adds a matrix or a row. A saved program that calls it needs it when it is
+It multiplies, scales, and adds a matrix or a row; cuBLAS beside it picks a way of its own for one
+product. A saved program that calls it needs it when it is
 loaded.
 """
 
@@ -34,6 +35,8 @@ TYPES: dict[str, tuple[int, int, Any]] = {
 of float32 whose factors may be rounded to TF32."""
 SCALES = {ctypes.c_float: 0, ctypes.c_double: 1}
 WAYS = 6  # of its suggestions for a product, how many are candidates
+OWN = WAYS + 1  # the way that cuBLAS picks
+WIDE_MATH = 16  # of cuBLAS: parts of a sum are added as wide as they are
 SPACE = 32 << 20  # bytes that it may use beside
 WIDEST = 256  # bytes: what it can make of an address that is a multiple of more
 TRANSPOSE, EPILOGUE, BIAS = (3, 4), 7, 8  # attributes of a product: of each factor; see its header
@@ -105,6 +108,8 @@ def routine(kernel: Kernel, way: int = 1, exact: bool = True) -> Routine | None:
         apart = n.extent if apart == 0 else apart
         return matrix(buffer, start, n.extent, m.extent, apart, stride)
 
+    if way == OWN and (loops or len(buffers) > 2):
+        return None
     operands = [
         matrix(buffers[1], found.start[1], n.extent, k.extent, ldb, each.b, tb),
         matrix(buffers[0], found.start[0], k.extent, m.extent, lda, each.a, ta),
@@ -125,22 +130,22 @@ def routine(kernel: Kernel, way: int = 1, exact: bool = True) -> Routine | None:
 
 
 @functools.cache
-def path() -> str | None:
+def path(name: str = "cublasLt") -> str | None:
     """The library's file; None where it is not installed."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations if spec else None) or []
-    found = sorted(p for f in folders for p in Path(f).glob("*/lib/libcublasLt.so.*"))
+    found = sorted(p for f in folders for p in Path(f).glob(f"*/lib/lib{name}.so.*"))
     return str(found[-1]) if found else None
 
 
 @functools.cache
-def api() -> Any:
+def api(name: str = "cublasLt") -> Any:
     """The library.
 
     Raises:
         BackendError: it is not installed, or cannot be loaded.
     """
-    where = path()
+    where = path(name)
     if where is None:
         raise BackendError(EXTRA)
     try:
@@ -157,13 +162,14 @@ def version() -> str:
 
 
 def ways(kernel: Kernel) -> range:
-    """Numbers of the library's suggestions that are candidates for a kernel: none, or 1 to WAYS."""
+    """Numbers of the ways that are candidates for a kernel: none, or 1 to WAYS or OWN."""
     able = allowed() and path() is not None and routine(kernel) is not None
-    return range(1, WAYS + 1 if able else 1)
+    own = able and path("cublas") is not None and routine(kernel, OWN) is not None
+    return range(1, (OWN if own else WAYS) + 1 if able else 1)
 
 
-def _call(name: str, *args: Any) -> None:
-    status = getattr(api(), name)(*args)
+def _call(name: str, *args: Any, library: str = "cublasLt") -> None:
+    status = getattr(api(library), name)(*args)
     if status:
         raise BackendError(f"device 'cuda': {name}: status {status}")
 
@@ -194,6 +200,7 @@ class Calls:
 
     def __init__(self, space: int) -> None:
         self._handle, self._space = _made(""), space
+        self._own: ctypes.c_void_p | None = None  # cuBLAS's handle
         self._ready: dict[Any, tuple[Any, ...]] = {}
 
     def run(
@@ -202,6 +209,9 @@ class Calls:
         """`pointers`: of the kernel's buffers, outputs first."""
         size = DTYPES["float32" if r.dtype == "tf32" else r.dtype].itemsize
         places = [pointers[o.buffer] + size * number(o.start, symbols) for o in r.operands]
+        if r.way == OWN:
+            self._pick(r, places, symbols, stream)
+            return
         key = r, tuple(symbols.items()), tuple(p % WIDEST for p in places)
         if key not in self._ready:
             self._ready[key] = self._prepared(r, symbols, places)
@@ -216,6 +226,36 @@ class Calls:
             a, layouts[1], ctypes.byref(real(added)), plus[0] if added else out, layouts[-1],
             out, layouts[2], ctypes.byref(algorithm), ctypes.c_void_p(self._space),
             ctypes.c_size_t(space), ctypes.c_void_p(stream),
+        )  # fmt: skip
+
+    def _pick(
+        self, r: Routine, places: Sequence[int], symbols: Mapping[str, int], stream: int
+    ) -> None:
+        """Queue one product as cuBLAS computes it."""
+
+        def told(name: str, *args: Any) -> None:
+            _call(f"cublas{name}", *args, library="cublas")
+
+        if self._own is None:
+            self._own = ctypes.c_void_p()
+            told("Create_v2", ctypes.byref(self._own))
+            told("SetMathMode", self._own, ctypes.c_int(WIDE_MATH))
+        told("SetStream_v2", self._own, ctypes.c_void_p(stream))
+        told(
+            "SetWorkspace_v2", self._own, ctypes.c_void_p(self._space), ctypes.c_size_t(SPACE)
+        )  # fmt: skip
+        kind, arithmetic, real = (*map(ctypes.c_int, TYPES[r.dtype][:2]), TYPES[r.dtype][2])
+        b, a, out = r.operands
+        depth = b.rows if b.transposed else b.columns
+        m, n, k = (ctypes.c_int(number(t, symbols)) for t in (out.rows, out.columns, depth))
+        turns = [ctypes.c_int(o.transposed) for o in (b, a)]
+        pairs = [
+            (ctypes.c_void_p(p), kind, ctypes.c_int(number(o.apart, symbols)))
+            for p, o in zip(places, r.operands, strict=True)
+        ]
+        told(
+            "GemmEx", self._own, *turns, m, n, k, ctypes.byref(real(r.alpha)), *pairs[0],
+            *pairs[1], ctypes.byref(real(0)), *pairs[2], arithmetic, ctypes.c_int(-1),
         )  # fmt: skip
 
     def _prepared(

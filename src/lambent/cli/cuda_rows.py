@@ -40,9 +40,9 @@ def row(
 
 COMPILED = "torch.compile"
 CUDA: tuple[Row, ...] = (
-    row(1.05, COMPILED, lambda: layer(2048), 7.0, True, COMPILED),
+    row(1.05, COMPILED, lambda: layer(2048), 8.0, True, COMPILED),
     row(0.8, "copy", lambda: layer(1, held=4096), 6.0, True),
-    row(1.2, "torch.compile(reduce-overhead)", model, 7.5),
+    row(1.2, "torch.compile(reduce-overhead)", model, 9.0),
     row(0.7, "FlashAttention-2", lambda: attention_backward(16, 128, 2048), 3.0),
     row(1.2, COMPILED, step, 7.5),
     row(0.85, "copy", lambda: mlp(1), 1.5),

@@ -73,7 +73,7 @@ def test_floats_of_eight_bits_are_multiplied_as_they_are(a: str, b: str) -> None
     kernel = of_eight_bits(f"float8_{a}", f"float8_{b}")
     r = rendered(kernel)
     (line,) = (line.strip() for line in r.source.splitlines() if "tl.dot" in line)
-    assert line == "acc1 = tl.dot(A_tile, tl.trans(B_tile), acc1, max_num_imprecise_acc=0)"
+    assert line == "acc1 = tl.dot(A_tile, tl.trans(B_tile), acc1, max_num_imprecise_acc=64)"
     assert r.signature["A"] == {"e4m3fn": "*fp8e4nv", "e5m2": "*fp8e5"}[a]
 
 

@@ -65,10 +65,9 @@ from lambent.kernel.tile import (
 LOCALS = ("pid", "task", "first", "high", "none", "floor_div", "floor_mod", "nan_max", "range")
 MATRIX = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 """Operands of tl.dot; others are multiplied and summed."""
-TF32 = ', input_precision="tf32"'
+IEEE, TF32 = ', input_precision="ieee"', ', input_precision="tf32"'
 EIGHT = ("float8e4nv", "float8e5")  # which go together
-MORE = {"float32": ', input_precision="ieee"'} | dict.fromkeys(EIGHT, ", max_num_imprecise_acc=0")
-"""Of their sums, which are float32: exactly, not in the fewer bits that matrix units may use."""
+PARTS = 128  # products of floats of 8 bits that are summed in the bits of the matrix units, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +507,8 @@ class _Renderer:
         right = self.arranged(self.operand(b, v, right), (batch, inner, columns))
         order = (*batch, *rows, *columns)
         plain = len(batch) <= 1 and len(rows) == len(columns) == 1
-        more = MORE.get(name, "") if self.exact or name != "float32" else TF32
+        more = (IEEE if self.exact else TF32) if name == "float32" else ""
+        more += f", max_num_imprecise_acc={min(PARTS, depth)}" if name in EIGHT else ""
         fused = acc is not None and plain and acc.dims == order
         self.bounded(order)
         plus = f", {acc.text}" if acc is not None and fused else ""

@@ -109,21 +109,18 @@ def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     """One row of the JSON form, with what compiling it took."""
     work = row.make()
     options = work.options() if isinstance(work, Work) else {}
+    budget, start = row.share * settings.budget, None
 
     def search() -> tuple[Any, float]:
         start = time.monotonic()
-        done = compile_graph(
-            work.graph(), row.name, settings.device, row.share * settings.budget, **options
-        )
+        done = compile_graph(work.graph(), row.name, settings.device, budget, **options)
         return done, time.monotonic() - start
 
     program, first = search()
     again = search()[1] if row.again else None
-    start = None
+    if row.again:
+        start = second_start(work.graph, program, settings.device, budget, options)
     if isinstance(work, Work):
-        if row.again:
-            budget = row.share * settings.budget
-            start = second_start(work.graph, program, settings.device, budget, options)
         against = (*settings.against, *row.against)
         found = cuda_suite.measure(work, program, against, row.peer, row.tolerance)
     else:

@@ -49,3 +49,21 @@ def test_a_layer_trains_within_half_the_memory(monkeypatch: pytest.MonkeyPatch) 
     for name in outputs:
         size = abs(wanted[name]).max()
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5 * size)
+
+
+def test_cross_entropy_stores_neither_logits_nor_probabilities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it need not: a limit that no array of a row for each target keeps is kept."""
+    n, d, classes = 48, 12, 600
+    x, w = lt.input("x", (n, d)), lt.input("w", (d, classes))
+    loss = lt.cross_entropy(x @ w, lt.input("y", (n,), "int64"), label_smoothing=0.1)
+    outputs = {"loss": loss} | lt.grad(loss, {"x": x, "w": w})
+    monkeypatch.setattr(thrift, "THRIFTS", (Thrift(1e-6, again=True),))
+    program = lt.compile(outputs, budget=0.1, progress=False, memory_limit=4 * n * classes // 8)
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(n, d)).astype("f"), "w": rng.normal(size=(d, classes))}
+    arrays |= {"w": arrays["w"].astype("f"), "y": rng.integers(0, classes, n)}
+    want = lt.evaluate(list(outputs.values()), arrays, float64=True)
+    for name, array in zip(outputs, want, strict=True):
+        np.testing.assert_allclose(program(**arrays)[name], array, rtol=1e-4, atol=1e-6)

@@ -47,6 +47,17 @@ def test_the_work_means_what_pytorch_says(name: str) -> None:
         assert bench.error(to_numpy(peer.run()), reference) < max(1e-5, tolerance)
 
 
+def test_a_step_of_adamw_is_pytorchs() -> None:
+    work = suite.adamw(3, (4, 5))
+    want = bench.in_float64(work)
+    found = lt.evaluate(work.graph(), work.inputs)
+    assert bench.error(np.stack(found), want) < 1e-6
+    for peer in make_peers(work, ["torch"], 1, lambda _: None).values():
+        assert bench.error(to_numpy(peer.run()), want) < 1e-6
+    outputs = {n: found[k] for n, k in work.donate.items()}
+    assert all(a.shape == work.inputs[n].shape for n, a in outputs.items())
+
+
 def test_rows_are_named_once_and_chosen_by_name() -> None:
     names = [row.name for row in suite.CPU]
     assert len(set(names)) == len(names)

@@ -108,7 +108,7 @@ def choose_rows(names: Sequence[str], suite: str) -> list[Row]:
 def bench_row(row: Row, settings: Settings, threads: int) -> dict[str, Any]:
     """One row of the JSON form, with what compiling it took."""
     work = row.make()
-    options = work.options() if isinstance(work, Work) else {}
+    options = work.options() if isinstance(work, Work) else {"donate": work.donate}
     budget, start = row.share * settings.budget, None
 
     def search() -> tuple[Any, float]:

@@ -25,6 +25,7 @@ class Example:
     """One unit of work; `inputs` are given to every run, `weights` are known when compiling.
 
     With `native` False, `numpy` takes and returns arrays but is not what a NumPy user would run.
+    `donate`: inputs that are given up, with the number of the output that each is to hold.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Example:
     weights: Arrays = field(default_factory=dict)
     dtype: str = "float32"
     native: bool = True
+    donate: dict[str, int] = field(default_factory=dict)
 
     def graph(self) -> Any:
         """The output of the naive graph, or several of one shape in a list."""

@@ -297,6 +297,53 @@ def bottleneck(channels: int, inner: int, size: int) -> Example:
     return work("bottleneck", shape, random(9, x=shape), build, with_torch, weights)
 
 
+def adamw(count: int, shape: tuple[int, ...], made: int = 5) -> Example:
+    """A step of AdamW over so many weights, in place, after `made` others."""
+    rate, decay, betas, eps = 1e-3, 0.1, (0.9, 0.999), 1e-8
+    given = random(13, **{f"{s}{i}": shape for s in "pgmv" for i in range(count)})
+    given |= {n: np.abs(a) for n, a in given.items() if n[0] == "v"}
+
+    def build(t: dict[str, Any]) -> Any:
+        from lambent import optim
+
+        optimizer = optim.Optimizer(optim.AdamW(betas, eps, decay))
+        params, grads = ({f"p{i}": t[f"{s}{i}"] for i in range(count)} for s in "pg")
+        state = {n: t[n[-1] + n[1:-2]] for n in optimizer.state(params) if n[0] == "p"}
+        new, after = optimizer.step(params, grads, state | {"optimizer:step": t["made"]}, rate)
+        return [*new.values(), *(after[f"p{i}:{s}"] for s in "mv" for i in range(count))]
+
+    def meaning(t: Arrays) -> Array:
+        g, m, v, p = (np.stack([t[f"{s}{i}"] for i in range(count)]) for s in "gmvp")
+        m, v = m * betas[0] + g * (1 - betas[0]), v * betas[1] + g * g * (1 - betas[1])
+        first, second = (1 - b ** (made + 1) for b in betas)
+        p = p * (1 - rate * decay) - rate * (m / first) / (np.sqrt(v / second) + eps)
+        return np.concatenate([p, m, v])
+
+    def with_torch(fused: bool) -> Function:
+        held: dict[str, Any] = {}
+
+        def run(t: dict[str, Any]) -> Any:
+            import torch
+
+            if not held:
+                p, g, m, v = ([t[f"{s}{i}"].clone() for i in range(count)] for s in "pgmv")
+                held["step"] = torch.optim.AdamW(p, rate, betas, eps, decay, fused=fused)
+                for x, grad, m1, m2 in zip(p, g, m, v, strict=True):
+                    x.grad, step = grad, torch.tensor(float(made))
+                    held["step"].state[x] = {"step": step, "exp_avg": m1, "exp_avg_sq": m2}
+                held["moved"] = (*p, *m, *v)
+            held["step"].step()
+            return held["moved"]
+
+        return run
+
+    return Example(
+        "adamw", (count, *shape), given | {"made": np.array(made)}, build, meaning,
+        {"torch": with_torch(False), "torch.fused": with_torch(True)}, native=False,
+        donate={f"{s}{i}": k * count + i for k, s in enumerate("pmv") for i in range(count)},
+    )  # fmt: skip
+
+
 def encoder(batch: int) -> Example:
     from lambent.cli import minilm
 
@@ -332,6 +379,7 @@ CPU: tuple[Row, ...] = (
     Row("conv 3×3 64→64 56²", examples.conv, 0.9),
     Row("depthwise 3×3 256 28²", lambda: depthwise(256, 28), 1.0),
     Row("bottleneck 256→64 56²", lambda: bottleneck(256, 64, 56), 0.9),
+    Row("AdamW 50×512×256", lambda: adamw(50, (512, 256)), None),
     Row("minilm 1×128", lambda: encoder(1), 1.2),
     Row("minilm 8×128", lambda: encoder(8), 1.1),
 )

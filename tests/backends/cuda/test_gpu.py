@@ -158,7 +158,7 @@ def test_no_first_guess_is_wrong(backend: Any) -> None:
             wrong += [f"{work.name}: {p.schedule} {o}" for p, o in pairs if o.status == "wrong"]
             fine += sum(o.status == "ok" for o in outcomes)
     assert not wrong, "\n".join(wrong)
-    assert fine > 50
+    assert fine > 30
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

@@ -11,7 +11,7 @@ from interpreted import needs_triton
 from kernels import CASES, SYMBOLIC, Build
 
 from lambent.backends.cuda.schedule import default_schedule, guesses, held
-from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda
+from lambent.backends.triton.compiler import GFX942, Target, compile_source, cuda, overwrites
 from lambent.backends.triton.render import Rendered, render
 from lambent.backends.triton.text import PRELUDE
 from lambent.graph.dim import Dim, axis
@@ -184,6 +184,39 @@ def test_what_the_copy_engine_brings_is_multiplied_as_it_is() -> None:
     b.out("C", b.sum(k, b.mul(x, y)), i, j)
     text = rendered(b.kernel(), Schedule(tiles, (0, 1), 2, options=options)).source
     assert "X_tile = tl.load(X" in text and "Y_tile = tl.load(Y" in text and "C_window" in text
+
+
+LOOP = """scf.for %i
+%w = ttg.async_wait
+%a = ttg.memdesc_index %tiles[%i]
+%r = ttg.local_load {read} token %w
+%t = ttg.memdesc_trans %b {{order = array<i32: 1, 0>}}
+%d = ttng.warp_group_dot %a, %t, %acc {{isAsync = true}}
+%e = ttng.warp_group_dot_wait %d, %a, %t {{pendings = {pendings} : i32}}
+scf.yield %e"""
+
+
+@pytest.mark.parametrize(
+    ("read", "pendings", "wrong"),
+    [("%a", 1, True), ("%b", 1, True), ("%c", 1, False), ("%a", 0, False)],
+)
+def test_a_tile_that_a_product_still_reads_is_not_overwritten(
+    read: str, pendings: int, wrong: bool
+) -> None:
+    assert overwrites("module {" + LOOP.format(read=read, pendings=pendings)) == wrong
+
+
+@needs_triton
+def test_a_factor_that_is_read_elsewhere_too_is_refused() -> None:
+    b = Build()
+    i, j, k = b.axes(512, 128, 512)
+    x, y = b.load("X", i, k, dtype=bfloat16), b.load("Y", k, j, dtype=bfloat16)
+    b.out("C", b.mul(b.sum(k, b.mul(x, y)), b.sum(k, x)), i, j)
+    tiles = ((0, 128), (1, 128), (2, 64))
+    r = rendered(b.kernel(), Schedule(tiles, (0, 1), 2))
+    with pytest.raises(ValueError, match="overwrite a tile"):
+        compile_source(r.source, r.signature, cuda(90), {"num_warps": 8, "num_stages": 4})
+    compile_source(r.source, r.signature, cuda(90), {"num_warps": 8, "num_stages": 1})
 
 
 def test_rows_in_two_halves_have_a_corner_of_their_own() -> None:

@@ -117,7 +117,7 @@ def explain(
         bool, typer.Option("--source", help="Print programs and sources too.")
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page to look at, here.")] = None,
-    budget: Budget = 60.0,
+    budget: Budget = 100.0,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:

@@ -87,9 +87,8 @@ class CudaBackend:
         self._shared = self._gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.lanes = max(1, min(16, (os.cpu_count() or 2) - 1))
         self._compilers = Compilers(self.lanes)
-        self._measurer = Measurer(
-            "lambent.backends.cuda.worker", lambda: 1, 0, exact=exact, guesses=self.guesses
-        )
+        worker = f"lambent.backends.cuda.worker {number}"
+        self._measurer = Measurer(worker, lambda: 1, 0, exact=exact, guesses=self.guesses)
         self.measure = self._measurer.measure
 
     def device_key(self) -> str:

@@ -1,12 +1,14 @@
 """The isolated process in which candidates run: an illegal access ends it, not the compiler.
 
-Started by `measure` as `python -m lambent.backends.cuda.worker`; see `measuring.process`.
+Started by `measure` as `python -m lambent.backends.cuda.worker NUMBER`, that of its device; see
+`measuring.process`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +43,8 @@ _SHARE = 4  # of the device's memory that operands kept for the next job may tak
 class Worker:
     """The state between messages: opened files, and the operands of recent jobs."""
 
-    def __init__(self) -> None:
-        self._device: Device = device()
+    def __init__(self, number: int) -> None:
+        self._device: Device = device(number)
         self._device.enter()
         self._opened: dict[str, Opened] = {}
         self._inputs: dict[Any, list[tuple[Memory, int]]] = {}
@@ -190,6 +192,6 @@ def survives(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    worker = Worker()
+    worker = Worker(int(sys.argv[1]))
     names = ("check", "time", "close", "floor", "bandwidth")
     serve({name: survives(getattr(worker, name)) for name in names})

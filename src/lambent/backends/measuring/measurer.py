@@ -70,7 +70,7 @@ class Measurer:
     """Owns the worker. One measurement runs at a time; other threads wait for it.
 
     Args:
-        worker: the module that runs candidates.
+        worker: the module that runs candidates, and arguments of its own.
         threads: how many a candidate may use.
         cache: bytes of the device's caches, for timing operands that are in none.
         budget: scalar operations of the reference that a kernel is verified with.

@@ -70,7 +70,11 @@ def serve(table: Mapping[str, Callable[..., Any]]) -> None:
 
 
 class WorkerProcess:
-    """A worker, started on the first request. Not thread-safe: its user holds a lock."""
+    """A worker, started on the first request. Not thread-safe: its user holds a lock.
+
+    Args:
+        module: its name, and arguments.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -107,7 +111,7 @@ class WorkerProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-m", *self._module.split()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment, start_new_session=True, bufsize=0,
         )  # fmt: skip

@@ -144,7 +144,7 @@ def test_a_program_calls_it(pretended: Any, monkeypatch: pytest.MonkeyPatch) -> 
         program = lower(kernel, first)
         assert "cuBLASLt" in backend.source(program)
         batch = backend.compile([program])
-        assert batch.at == {0: 0} and batch.path is not None
+        assert batch.at[0] == 0 and batch.path is not None  # a witness may be beside it
         batch.close()
         wrong = lower(
             k.gelu_chain(), replace(default_schedule(k.gelu_chain()), options=first.options)

@@ -77,7 +77,8 @@ class CudaBackend:
         exact: float32 operands of products stay float32; else matrix units may take them as TF32.
     """
 
-    name, apart = "cuda", True
+    name = "cuda"
+    apart = True
     default_schedule = staticmethod(schedule.default_schedule)
 
     def __init__(self, number: int = 0, exact: bool = True) -> None:
